@@ -1,4 +1,4 @@
-"""dpwa, peer-to-peer gossip training for PyTorch, with no coordinator anywhere.
+"""dpwa: peer-to-peer gossip training for PyTorch, without a coordinator.
 
 The names below are loaded on first use, so that `import dpwa` costs almost nothing and never
 imports torch.

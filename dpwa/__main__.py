@@ -1,4 +1,4 @@
-"""The command `dpwa`, and `python -m dpwa`."""
+"""The entry point of the command `dpwa`, and of `python -m dpwa`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C before it has begun ends it quietly."""
+    """Run the command line. An early Ctrl-C ends it without a traceback."""
     try:
         from dpwa.cli.main import main as run
 

@@ -1,4 +1,4 @@
-"""Clocks that can be replaced, and a deadline for an operation (not a node's training clock)."""
+"""Replaceable clocks, and a deadline for an operation. They are not a node's training clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time. Tests and the simulator pass their own."""
+    """A source of time. Tests and the simulator pass their own clocks."""
 
     def now(self) -> float:
         """Seconds since an arbitrary start. They never decrease."""
@@ -17,9 +17,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. On Linux it counts suspension, so a node notices when it wakes."""
+    """The machine's clock. On Linux it counts suspension, so a node notices when it wakes up."""
 
-    # No function of ours in between: it is asked for many times a round.
+    # The function of the standard library itself, because each round calls it many times.
     if hasattr(time, "CLOCK_BOOTTIME"):
         now = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
     else:
@@ -27,19 +27,19 @@ class SystemClock:
 
 
 class AwakeClock:
-    """The time in which this process was awake. Between two calls of `look` at most `most_s` count.
+    """The time in which this process was awake. Between two notes, at most `most_s` count.
 
-    A process that stands still hears no others, so their silence is its own. One thread at a time
-    calls `look`. Any thread may ask for the time.
+    A stopped process receives nothing, so it must not count that time as silence of other nodes.
+    One thread calls `note_awake`. Any thread may call `now`.
     """
 
     def __init__(self, clock: Clock, most_s: float, asleep_after_s: float) -> None:
-        self.woke_at = -math.inf  # end of the last such pause, in this time
+        self.woke_at = -math.inf  # end of the last stop, in this time
         self._clock = clock
         self._most_s = most_s
         self._asleep_after_s = asleep_after_s
         now = clock.now()
-        self._looked = now, now  # when, in this time and in that of the clock
+        self._looked = now, now  # time of the last note, in this time and in the clock's time
 
     def note_awake(self) -> bool:
         """Note that the process is awake. Return whether it was stopped until now."""
@@ -56,14 +56,14 @@ class AwakeClock:
 
 
 class Deadline:
-    """The moment an operation must have ended, shared by all its steps."""
+    """The time at which an operation must have ended. All steps of the operation share it."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
-        self.end = clock.now() + timeout_s  # by that clock
+        self.end = clock.now() + timeout_s  # on that clock
 
     def remaining_s(self) -> float:
-        """Never negative."""
+        """Return the remaining seconds, at least 0."""
         return max(0.0, self.end - self._clock.now())
 
     def expired(self) -> bool:

@@ -1,4 +1,4 @@
-"""DpwaConnection gossips parameters that are bytes or one numpy array."""
+"""DpwaConnection gossips parameters that are bytes or a numpy array."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ log = logging.getLogger("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _MADE_BY = {each.name: each.made_by for each in FEATURES}
-_made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
+_made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # created by this process or its parent
 
 
 class DpwaConnection(CollectiveCalls, Closeable):
     """A node that gossips raw parameters, and takes part in collectives.
 
-    The caller merges what comes back.
+    The caller merges the peer's parameters that `update_wait` returns.
 
         loss = None                                   # not measured yet
         with DpwaConnection("w1", "nodes.yaml") as connection:
@@ -73,7 +73,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
     Args:
         name: the name of this process's node in the configuration.
         config: a path to a YAML file, a mapping, or a `Config`.
-        runtime: its source of time, threads and sockets. The simulator has its own.
+        runtime: the source of time, threads and sockets. The simulator passes its own.
 
     Raises:
         ConfigError: the configuration has mistakes.
@@ -84,7 +84,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         UserError: the name is not a string.
 
     Attributes:
-        node: the node underneath, for adapters.
+        node: the node of the connection, for adapters.
     """
 
     def __init__(self, name: str, config: ConfigSource, *, runtime: Runtime = SYSTEM) -> None:
@@ -92,7 +92,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self._runtime = runtime
         loaded = load_config(config)
         _collect_forgotten(name)
-        self._stack = ExitStack()  # what is closed together, the node last of all
+        self._stack = ExitStack()  # objects that are closed together; the node is closed last
         try:
             with _explained(name):
                 self._make(name, loaded)
@@ -108,7 +108,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         enter = self._stack.enter_context
         with self._runtime.uninterrupted():
             self.node = enter(Node(name, config, self._runtime))
-        self._parts: dict[str, Any] = {}  # by the name of their feature
+        self._parts: dict[str, Any] = {}  # by the name of the feature
         self._lock = threading.RLock()
         for each in FEATURES:
             if each.setting and attrgetter(each.setting)(config) is not None:
@@ -119,7 +119,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         enter(Recorder(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
-        """Publish the parameters and start to fetch a peer's, without waiting.
+        """Publish the parameters and start to fetch a peer's parameters, without waiting.
 
         Args:
             parameters: bytes-like, or a numpy array of any numeric dtype and shape. They are
@@ -128,9 +128,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 measured.
 
         Raises:
-            ParametersError: the parameters are neither, or empty.
+            ParametersError: the parameters are neither bytes-like nor a numeric array, or empty.
             ClosedError: the connection was closed.
-            UserError: the configuration has an algorithm that needs to merge by itself.
+            UserError: the algorithm of the configuration can only be used with an adapter.
             MismatchError: every peer is refused, and `if_refused` is `raise`.
         """
         self._require_gossip()
@@ -153,14 +153,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
         rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
-        """Wait for the fetch that `update_send` started, at most until its timeout.
+        """Wait for the fetch that `update_send` started, at most for `timeout_ms`.
 
         Args:
             loss: the current training loss. `None` stands for the loss passed to `update_send`.
 
         Returns:
-            `(peer_parameters, factor)`: the peer's parameters, of the type, dtype and shape that
-            this node published, and the weight from 0 to 1 to merge them with. `(None, 0.0)` if no
+            `(peer_parameters, factor)`: the peer's parameters, with the type, dtype and shape that
+            this node published, and the weight from 0 to 1 for merging them. `(None, 0.0)` if no
             snapshot arrived that can be merged, for any reason.
 
         Raises:
@@ -189,29 +189,29 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """End the training together with the peers. Call this after the last step.
 
         The node serves its peers until all living peers have taken their last step, and averages
-        its parameters with theirs. See `DpwaPyTorchAdapter.finish`.
+        its parameters with the parameters of its peers. See `DpwaPyTorchAdapter.finish`.
 
         Args:
-            parameters: numpy array of floats of any shape, which is not changed.
-            loss: training loss at the end.
-            seconds: maximum time to average.
-            timeout_s: maximum time to wait for peers that still train. By default it is as long as
-                this node has trained itself, and at least a minute.
+            parameters: a numpy array of floats, of any shape. It is not changed.
+            loss: the training loss at the end.
+            seconds: maximum seconds of the averaging.
+            timeout_s: maximum seconds to wait for peers that still train. By default, it is the
+                time for which this node has trained, and at least a minute.
 
         Returns:
-            `(parameters, report)`: the average as a new array, and a description of the end.
+            `(parameters, report)`: the average as a new array, and a report about the end.
 
         Raises:
-            ParametersError: the parameters are no array of floating numbers, or empty.
+            ParametersError: the parameters are not an array of floating-point numbers, or empty.
             ClosedError: the connection was closed.
-            UserError: the configuration has an algorithm that needs to merge by itself.
+            UserError: the algorithm of the configuration can only be used with an adapter.
         """
         self._require_gossip()
         if not isinstance(parameters, np.ndarray) or parameters.dtype.kind not in "fc":
             found = getattr(parameters, "dtype", type(parameters).__name__)
             raise ParametersError(
-                f"finish averages numpy arrays of floating numbers, not {found}: "
-                "use update_send and update_wait for the rest [DPWA-E144]"
+                f"finish averages only numpy arrays of floating-point numbers, not {found}. "
+                "For other data, use update_send and update_wait [DPWA-E144]"
             )
         layout, wide = array_layout(parameters), np.promote_types(parameters.dtype, np.float32)
         model = ArrayModel(np.array(parameters, wide, order="C").reshape(-1), layout)
@@ -230,20 +230,20 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if self.node.config.algorithm != "gossip":
             raise UserError(
                 f"`algorithm: {self.node.config.algorithm}` needs an adapter that merges, such as "
-                "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
+                "DpwaPyTorchAdapter. With a DpwaConnection, only `algorithm: gossip` is possible"
                 " [DPWA-E113]"
             )
 
     def fetch_state(self) -> tuple[bytes | NumericArray, float] | None:
         """Fetch the initial parameters from the peers, before the first `update_send`.
 
-        This waits until they have arrived, at most `initial_state_timeout_s`, and not at all if no
-        reachable peer has trained. If the peers give nothing, the newest checkpoint of this node is
-        used. The clock continues from that of the fetched parameters.
+        The call waits until they have arrived, at most for `initial_state_timeout_s`. It does not
+        wait if no reachable peer has trained. If the peers send nothing, the newest checkpoint of
+        this node is used. The clock continues from the clock of the fetched parameters.
 
         Returns:
-            `(parameters, clock)`, of the type, dtype and shape that the peers publish, or `None` if
-            there are none.
+            `(parameters, clock)`, with the type, dtype and shape that the peers publish, or `None`
+            if there are no parameters.
         """
         found: list[bytes | NumericArray] = []
 
@@ -256,19 +256,19 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def states(self) -> States:
-        """The transfer of its training state."""
+        """The object that transfers the state of the training."""
         return self._states
 
     @property
     def collectives(self) -> Collectives:
-        """The object on which its collectives run."""
+        """The object that runs the collectives of this node."""
         found: Collectives = self._parts.get("collectives") or self._part("collectives")
         return found
 
     def _part(self, name: str) -> Any:
-        """Make the part of a feature, at its first call or for its first message."""
+        """Create the part of a feature, at its first call or for its first message."""
         self.node.check_process()
-        make = resolve_name(_MADE_BY[name])  # no lock is held while this loads it
+        make = resolve_name(_MADE_BY[name])  # loaded before the lock is taken
         with self._lock, self._runtime.uninterrupted():
             if name not in self._parts:
                 self._parts[name] = self._stack.enter_context(make(self.node))
@@ -286,10 +286,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def updates(self) -> int:
-        """The number of `update_send` calls in this node's training so far.
+        """The number of `update_send` calls in the training of this node so far.
 
-        If a state was fetched, this number continues from that of the state. It never falls. Use it
-        for schedules, because merges average the clock, which therefore counts no calls.
+        If a state was fetched, the number continues from the number in the state. It never falls.
+        Use it for schedules. The clock does not count calls, because merges average it.
         """
         return self.node.rounds.view.updates
 
@@ -297,7 +297,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """Return the figures of this node for a logger, as a flat dict of numbers.
 
         The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on. docs/watch.md
-        lists them. Unknown figures are left out.
+        lists them. Unknown figures are omitted.
         """
         self.node.check_process()
         return scalars(self.node.condition())
@@ -310,10 +310,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def wait_for_peers(self, count: int = 1, timeout_s: float = 30.0) -> bool:
         """Wait until `count` peers are in view. Return whether they are.
 
-        You need not call this, because each node trains with the peers that are there. With a list
-        of nodes all are in view from the beginning, even if they are dead. This call is no barrier.
-        A peer is in view before it trains, and may call this later or never. To let all nodes begin
-        at the same moment, call `barrier`.
+        You need not call this, because a node trains with the peers that are there. If the
+        configuration lists the nodes, all are in view from the start, even dead nodes. This call is
+        no barrier. A peer may be in view before it trains, and may never make this call. Call
+        `barrier` to let all nodes begin at the same time.
         """
         self.node.check_process()
         members: Members | None = self._parts.get("membership")
@@ -325,23 +325,23 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """Add a peer. This has no effect if the peer is already in view.
 
         Raises:
-            UserError: the name is this node's own or known at a different address, or the name,
-                host or port is impossible.
+            UserError: the name is this node's own, or known at a different address. Or the name,
+                host or port is invalid.
         """
         self.node.add_peer(name, host, port)
 
     def remove_peer(self, name: str) -> None:
-        """Drop a peer from view.
+        """Remove a peer from view.
 
         Raises:
-            UnknownNameError: no such peer.
+            UnknownNameError: there is no such peer.
         """
         self.node.remove_peer(name)
 
     def close(self) -> None:
-        """Stop serving and fetching. This is idempotent and bounded in time.
+        """Stop serving and fetching, within a few seconds. A second call does nothing.
 
-        In a forked child it does nothing, because the connection belongs to the parent.
+        In a forked child, the call does nothing, because the connection belongs to the parent.
         """
         if self.node.is_own:
             if not self.node.closed:
@@ -376,27 +376,27 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise UserError(
-            f"node {self.name!r} cannot be pickled or copied: its threads and sockets belong to "
-            "this process [DPWA-E091]"
+            f"node {self.name!r} cannot be pickled or copied, because its threads and sockets "
+            "belong to this process [DPWA-E091]"
         )
 
 
 def close_all() -> None:
-    """Close every connection and adapter that this process has made and not closed.
+    """Close every connection and adapter that this process has created and not closed.
 
-    This is for notebooks, where a variable may be gone while an error still refers to its object.
+    This is for notebooks. There, a variable may be gone, while an error still refers to its object.
     """
     for connection in list(_made):
         connection.close()
 
 
 def close_former(name: str, config: Config) -> None:
-    """Close an earlier connection of this process for the same node, and log it.
+    """Close an earlier connection of this process for the same node, and log this.
 
     Args:
-        name: of the node.
-        config: of the new one. The node is the same if it listens at the same address, or asks the
-            same addresses to join.
+        name: the name of the node.
+        config: the configuration of the new connection. The node is the same if it listens at the
+            same address, or asks the same addresses in `join`.
     """
     _collect_forgotten(name)
     for connection in _open_ones(name):
@@ -410,7 +410,7 @@ def _place_of(name: str, config: Config) -> object:
 
 
 def _collect_forgotten(name: str) -> None:
-    """Close connections of this name to which only they themselves refer."""
+    """Close connections of this name that the program has forgotten, in reference cycles."""
     if _open_ones(name):
         gc.collect()
 
@@ -421,15 +421,15 @@ def _open_ones(name: str) -> list[DpwaConnection]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Add to an error that this process itself is in the way of a new connection."""
+    """Add to an error that an earlier node of this process causes it."""
     try:
         yield
     except (AddressError, NameTakenError) as error:
         if not _open_ones(name):
             raise
         raise type(error)(
-            f"{error.text}: an earlier node {name!r} of this process has it. Call close() of the "
-            "old one, or use it. dpwa.close_all() closes all that are open here"
+            f"{error.text}: an earlier node {name!r} of this process uses it. Call close() of that "
+            "node, or use that node. dpwa.close_all() closes all open nodes of this process"
             f" [{error.message_code}]"
         ) from None
 
@@ -438,5 +438,5 @@ def _require_name(name: object) -> None:
     if not isinstance(name, str):
         got = type(name).__name__
         raise UserError(
-            f"name: expected the name of a node as text (got {got}); is DPWA_NAME set? [DPWA-E056]"
+            f"name: expected the name of a node as text (got {got}). Is DPWA_NAME set? [DPWA-E056]"
         )

@@ -2,18 +2,17 @@
 
     import dpwa.distributed as dist
 
-    dist.init_process_group("gloo")           # any backend: it is ZeroMQ
+    dist.init_process_group("gloo")           # any backend has the same effect
     dist.all_reduce(tensor)                   # in place
     tensor /= dist.get_world_size()
     dist.destroy_process_group()
 
-Arguments are those of torch.distributed: its `ReduceOp`, `group`, which is `None` or `group.WORLD`,
-and `async_op`, with which a call has ended when it returns. Other names of torch.distributed are
-not here.
+Arguments are those of torch.distributed. A `group` is `None` or `group.WORLD`. A call with
+`async_op` has already ended when it returns. Other names of torch.distributed are missing.
 
-The difference is that there is no master, so any process may die. The others get
-`dpwa.errors.PeerLost` and continue with fewer members. `get_rank` and `get_world_size` change then,
-because ranks are places in the present list of members.
+The difference to torch.distributed is that there is no master, so any process may die. The others
+get `dpwa.errors.PeerLost`, and continue with fewer members. Then `get_rank` and `get_world_size`
+change, because a rank is a position in the list of the current members.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dpwa.errors import UserError
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")  # and "cpu:gloo,cuda:nccl"
 
 _connection: DpwaConnection | None = None
-_timeout_s: float | None = None  # of each call that gives none
+_timeout_s: float | None = None  # of each call without a timeout
 
 
 class ReduceOp(Enum):
@@ -45,20 +44,20 @@ class ReduceOp(Enum):
 
 
 class group:  # noqa: N801 - as torch.distributed calls it
-    """The groups, of which there is one, with all members."""
+    """The groups. There is only one, which contains all members."""
 
     WORLD = None
 
 
 class Work:
-    """The result of a call with `async_op=True`, which has ended."""
+    """The result of a call with `async_op=True`. The call has already ended."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
         """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """Tell that it has ended."""
+        """Return True, because the call has ended."""
         return True
 
 
@@ -72,25 +71,26 @@ def init_process_group(
     world_size: int = -1,  # noqa: ARG001
     rank: int = -1,  # noqa: ARG001
 ) -> None:
-    """Take part, as a node of the configuration. `dpwa.connect` describes where that is found.
+    """Join the group, as a node of the configuration. See `dpwa.connect` for its sources.
 
     Args:
-        name: of this node. By default the launcher's. A backend of torch is none.
-        config: a path to a YAML file, a mapping, or a `Config`. By default the launcher's.
-        backend: without effect.
-        init_method: without effect.
-        timeout: of each call, in seconds if it is a number. By default `collective_timeout_s`.
-        world_size: without effect. `get_world_size` returns the number of members.
-        rank: without effect.
+        name: the name of this node. By default, the launcher's. A backend of torch is ignored.
+        config: a path to a YAML file, a mapping, or a `Config`. By default, the launcher's.
+        backend: no effect.
+        init_method: no effect.
+        timeout: time limit of each call, in seconds if it is a number. By default,
+            `collective_timeout_s`.
+        world_size: no effect. `get_world_size` returns the number of members.
+        rank: no effect.
 
     Raises:
-        UserError: the node of this process is unknown, or the process takes part already.
+        UserError: the node of this process is unknown, or this was called before.
         ConfigError: the configuration has mistakes.
     """
     global _connection, _timeout_s
     if _connection is not None:
         raise UserError(
-            "init_process_group was called already; call destroy_process_group first [DPWA-E155]"
+            "init_process_group was called before. Call destroy_process_group first [DPWA-E155]"
         )
     if isinstance(config, str) and "://" in config:  # the `init_method` of torch
         config = None
@@ -102,17 +102,17 @@ def init_process_group(
 
 
 def is_available() -> bool:
-    """Tell that this can be used."""
+    """Return True, because this module can always be used."""
     return True
 
 
 def is_initialized() -> bool:
-    """Tell whether this process takes part."""
+    """Tell whether this process is a member of the group."""
     return _connection is not None
 
 
 def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
-    """Leave the members. This has no effect if the process is none."""
+    """Leave the group. This has no effect if the process is not a member."""
     global _connection
     if _connection is not None:
         _connection.close()
@@ -120,12 +120,12 @@ def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
 
 
 def get_rank(group: None = None) -> int:
-    """Return the place of this node among the present members, from 0."""
+    """Return the position of this node among the current members, counted from 0."""
     return _members_of(group).rank
 
 
 def get_world_size(group: None = None) -> int:
-    """Return the number of members."""
+    """Return the number of current members."""
     return _members_of(group).world_size
 
 
@@ -136,10 +136,10 @@ def barrier(
     *,
     timeout_s: float | None = None,
 ) -> Work | None:
-    """Wait until all members are here.
+    """Wait until all members have called this.
 
     Raises:
-        PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`.
+        PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`.
     """
     _members_of(group).barrier(_or_default(timeout_s))
     return Work() if async_op else None
@@ -153,24 +153,24 @@ def all_reduce(
     *,
     timeout_s: float | None = None,
 ) -> Work | None:
-    """Reduce the tensors, or arrays, of all members, in place.
+    """Reduce the tensors or arrays of all members, in place.
 
     Args:
-        tensor: of the same structure, shapes and dtypes on all members.
-        op: a `ReduceOp`, from here or from torch.
-        group: as described above.
-        async_op: as described above.
-        timeout_s: maximum time to wait for the others.
+        tensor: a tensor or array, with equal structure, shapes and dtypes on all members.
+        op: a `ReduceOp` of this module or of torch.
+        group: `None` or `group.WORLD`.
+        async_op: whether to return a `Work`. The call has ended when it returns.
+        timeout_s: maximum seconds to wait for the other members.
 
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`. Then the tensor
             is unchanged.
-        UserError: there is no such `op`, or the value has numbers in it, which cannot be changed in
-            place.
+        UserError: there is no such `op`, or the value contains plain numbers, which cannot be
+            changed in place.
     """
     by_name = {known.name: known.value for known in ReduceOp}
     by_name |= {value: value for value in by_name.values()}
-    name = str(getattr(op, "name", op))  # without torch, which has a class of its own
+    name = str(getattr(op, "name", op))  # so that torch, whose class differs, is not imported
     timeout_s = _or_default(timeout_s)
     result, _ = _members_of(group).all_reduce(tensor, by_name.get(name, name), timeout_s)
     _require_in_place(tensor, result)
@@ -185,12 +185,12 @@ def broadcast(
     *,
     timeout_s: float | None = None,
 ) -> Work | None:
-    """Give all members the tensor, or array, of the member of rank `src`, in place.
+    """Copy the tensor or array of the member of rank `src` to all members, in place.
 
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`. Then the tensor
             is unchanged.
-        UserError: there is no such rank, or the value has numbers in it.
+        UserError: there is no such rank, or the value contains plain numbers.
     """
     connection = _members_of(group)
     members = connection.members
@@ -211,11 +211,11 @@ def all_gather_object(
     """Return the plain data of all members, in order of rank.
 
     Args:
-        object_list: is set to the result, whatever its length. Without `obj`, it is this member's
-            data.
-        obj: this member's data.
-        group: as described above.
-        timeout_s: maximum time to wait for the others.
+        object_list: a list that is set to the result, whatever its length. If `obj` is not given,
+            it is the data of this member.
+        obj: the data of this member.
+        group: `None` or `group.WORLD`.
+        timeout_s: maximum seconds to wait for the other members.
     """
     value = object_list if obj is ... else obj
     gathered = list(_members_of(group).all_gather(value, _or_default(timeout_s)).values())
@@ -239,6 +239,6 @@ def _or_default(timeout_s: float | None) -> float | None:
 def _require_in_place(given: object, result: object) -> None:
     if result is not given:
         raise UserError(
-            "expected a tensor or an array that can be changed in place, "
-            f"got {type(given).__name__} [DPWA-E158]"
+            "expected a tensor or an array that can be changed in place "
+            f"(got {type(given).__name__}) [DPWA-E158]"
         )

@@ -1,4 +1,4 @@
-"""The place of `DpwaConnection` in 2017, which is now `dpwa.DpwaConnection`."""
+"""The place of `DpwaConnection` in 2017. Now it is `dpwa.DpwaConnection`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpwa.connection import DpwaConnection
 __all__ = ["DpwaConnection"]
 
 warnings.warn(
-    "dpwa.dpwa is the name of 2017: write `from dpwa import DpwaConnection` [DPWA-W006]",
+    "dpwa.dpwa is the name of 2017. Write `from dpwa import DpwaConnection` [DPWA-W006]",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -1,8 +1,8 @@
-"""Every exception dpwa raises, as one tree.
+"""All exceptions that dpwa raises, in one tree.
 
-The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches. The
-first reach the caller and say what to do. The second are caught inside the node, counted and
-logged, and never reach a training loop.
+Mistakes of the user (`UserError`) and faults of peers (`PeerError`) are different branches. User
+errors reach the caller and say what to do. Peer errors are caught inside the node, counted and
+logged. They never reach a training loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CODE = re.compile(r" \[(DPWA-[EW]\d{3})\]$", re.MULTILINE)
 class DpwaError(Exception):
     """Root of every error that dpwa raises on purpose.
 
-    Its text ends with its code, such as ` [DPWA-E041]`, by which docs/troubleshooting.md has it.
+    Its text ends with a code, such as ` [DPWA-E041]`. docs/troubleshooting.md explains each code.
     """
 
     @property
@@ -33,16 +33,16 @@ class DpwaError(Exception):
 
 
 class UserError(DpwaError):
-    """The caller asked for something impossible. The message says what was expected."""
+    """The caller asked for something invalid. The message says what was expected."""
 
 
 @contextmanager
 def from_extra(extra: str, message: str) -> Iterator[None]:
-    """Import from libraries of an extra. If one is missing, the `UserError` has the installation.
+    """Import libraries of an extra. If one is missing, the `UserError` says how to install it.
 
     Args:
-        extra: name of the extra.
-        message: the feature and its libraries, with the message's code.
+        extra: the name of the extra.
+        message: the feature and its libraries, with the code of the message.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def from_extra(extra: str, message: str) -> Iterator[None]:
 
 
 class ConfigError(UserError):
-    """A configuration has mistakes. `problems` has all of them, one line each."""
+    """A configuration has mistakes. `problems` lists all of them, one line each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self._lines = tuple(problems)
@@ -73,10 +73,10 @@ class NameTakenError(UserError):
 
 
 class JoinTimeoutError(DpwaError, SystemExit):
-    """None of the addresses in `join` has let the node in within `join_timeout_s`.
+    """No address in `join` has admitted the node within `join_timeout_s`.
 
-    The message is logged when it is raised. It is a `SystemExit` as well, so a program that does
-    not catch it ends with exit code 3 and nothing more.
+    The message is logged when the error is raised. The error is also a `SystemExit`, so a program
+    that does not catch it ends with exit code 3 and without a traceback.
     """
 
     def __init__(self, message: str) -> None:
@@ -85,11 +85,11 @@ class JoinTimeoutError(DpwaError, SystemExit):
 
 
 class AddressError(UserError):
-    """A node cannot listen on its address, because it is in use, or not of this machine."""
+    """A node cannot listen on its address, because it is in use or not of this machine."""
 
 
 class ParametersError(UserError):
-    """A value cannot be published, because it is not numeric, not bytes-like, or of no size."""
+    """A value cannot be published, because it is not numeric, not bytes-like, or empty."""
 
 
 class ClosedError(UserError):
@@ -97,22 +97,22 @@ class ClosedError(UserError):
 
 
 class ForkedError(UserError):
-    """The object belongs to a different process, of which this one is a fork."""
+    """The object belongs to a different process, and this process is a fork of it."""
 
 
 class MismatchError(UserError):
-    """Nodes called different collectives, or one on values of different form, or are unlike."""
+    """Nodes called different collectives, or one with different shapes, or do not match."""
 
 
 class CollectiveError(DpwaError):
-    """A collective has failed, for all that took part in it. Their values are unchanged."""
+    """A collective has failed for all nodes that took part. Their values are unchanged."""
 
 
-class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of users)
-    """Peers died or stalled in a collective. The next one runs without them.
+class PeerLost(CollectiveError):  # noqa: N818  (the name that users expect)
+    """Peers died or stalled in a collective. The next collective runs without them.
 
     Attributes:
-        names: of the peers.
+        names: the names of the peers.
     """
 
     def __init__(self, names: Iterable[str], detail: str) -> None:
@@ -124,30 +124,30 @@ class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of 
 
 
 class LeftBehindError(PeerLost):
-    """The others have continued without this node, whose next collective waits to be admitted."""
+    """The others have continued without this node. Its next collective waits for admission."""
 
 
 class CollectiveTimeoutError(CollectiveError):
-    """All peers are there, but the collective did not end in time."""
+    """All peers are alive, but the collective did not end in time."""
 
 
 class TableTimeoutError(CollectiveError):
-    """An operation of a table, or of all its users, was not done in time."""
+    """An operation of a table, or of all its users, did not end in time."""
 
 
 class TableLostError(DpwaError):
-    """Rows are gone with all nodes that held them, or the others continued without this node."""
+    """Rows were lost with all nodes that held them, or the others continued without this node."""
 
 
 class PeerError(DpwaError):
-    """A fault of a different process. Never raised into a training loop.
+    """A fault of a different process. It is never raised into a training loop.
 
     It has no code. Users get messages about its effects on the node.
     """
 
 
 class ProtocolError(PeerError):
-    """A message that the protocol does not allow: malformed, oversized or out of order."""
+    """A message that the protocol does not allow: malformed, too large or out of order."""
 
 
 class VersionError(ProtocolError):
@@ -162,5 +162,5 @@ class VersionError(ProtocolError):
 
 
 def without_codes(text: str) -> str:
-    """Return a text without the codes of messages at the ends of its lines."""
+    """Return a text without the message codes at the ends of its lines."""
     return _CODE.sub("", text)

@@ -1,4 +1,4 @@
-"""Named moments at which tests may stop a process, as torchft does at chosen steps."""
+"""Named points of the code at which tests may stop a process, as torchft does at some steps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def reached(point: str) -> None:
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Call a function with the name of each point that is reached. `None` removes it."""
+    """Call a function with the name of each point that is reached. `None` removes the function."""
     global _hook
     _hook = hook

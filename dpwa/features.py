@@ -1,7 +1,7 @@
-"""The parts of dpwa, and their additions to nodes, messages, reports and commands, in one table.
+"""The table of the parts of dpwa, with what each adds to nodes, messages, reports and commands.
 
-The table has only names, so that a process loads nothing by it. docs/architecture.md describes how
-to add a part.
+The table contains only names, so that a process imports no part to read it. docs/architecture.md
+describes how to add a part.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Feature:
-    """A part of dpwa: its modules, and the names by which others reach it.
+    """A part of dpwa: its modules, and the names by which other modules find it.
 
     Attributes:
-        name: of the part.
-        made_by: `module:Class` of the object that `DpwaConnection` makes, and closes before its
+        name: the name of the part.
+        made_by: `module:Class` of the object that `DpwaConnection` creates, and closes before its
             node.
-        setting: switches the part on, unless it is null, such as `metrics.port`. Without a setting
-            the part is made at its first call, or for its first message.
-        messages: module of its messages.
-        types: of these messages.
-        section: of the node's report, in plain data. See `Node.describe`.
-        algorithm: module of the algorithm of this name.
-        commands: `module:name` of the command of this name, or of its `typer.Typer`.
+        setting: the setting that switches the part on, if it is not null, such as `metrics.port`.
+            Without a setting, the part is created at its first call, or for its first message.
+        messages: the module of its messages.
+        types: the types of these messages.
+        section: its section of the node's report, in plain data. See `Node.describe`.
+        algorithm: the module of the algorithm with the name of the part.
+        commands: `module:name` of the command with the name of the part, or of a `typer.Typer`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Feature:
 
 
 FEATURES = (
-    Feature(  # the first of those on a node: its port may be in use
+    Feature(  # created first, because its port may be in use
         "metrics", "dpwa.observe.prometheus:MetricsServer", "metrics.port", section="metrics"
     ),
     Feature(

@@ -1,4 +1,4 @@
-"""Files in folders in which other users, or a crash, may have left anything."""
+"""Files in folders where other users, or a crash, may have left files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpwa.errors import UserError
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file, as the `opener` of `open`. For writing, it must not be a link.
+    """Open a regular file, as the `opener` of `open`. A file to write must not be a link.
 
-    Raises OSError, also for a pipe or a device, for which the caller would wait.
+    Raises OSError. A pipe or a device also raises it, because the caller would wait for it.
     """
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= os.O_NOFOLLOW
@@ -32,10 +32,10 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) ->
 
 @contextmanager
 def written(path: Path, *, is_durable: bool = False) -> Iterator[BinaryIO]:
-    """Write a file so that it is there either completely or not at all. A link is replaced.
+    """Write a file completely or not at all. A link is replaced.
 
-    The file is first written under a random name next to its place. `is_durable`: it is still there
-    after a power cut. Raises OSError if it cannot be written.
+    The data are written to a file with a random name next to `path`, which is then renamed.
+    `is_durable`: the file survives a power failure. Raises OSError if it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -66,20 +66,20 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-_locks: set[int] = set()  # descriptors, held by this process
+_locks: set[int] = set()  # descriptors of the locks that this process holds
 
 
 def take_lock(path: Path) -> int:
-    """Make a file, if it is not there, and lock it until `free_lock`, or the end of this process.
+    """Create a file if it is missing, and lock it until `free_lock` or the end of this process.
 
-    Returns its descriptor. Raises BlockingIOError if a process that lives holds it, OSError if it
-    cannot be locked here.
+    Returns its descriptor. Raises BlockingIOError if a living process holds the lock, and OSError
+    if the file cannot be locked.
     """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The owner before removes the file last of all: a lock on a removed file locks nothing.
+            # The former owner removes the file at the end. A lock on a removed file locks nothing.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), path.stat()):
                     _locks.add(lock)
@@ -91,15 +91,15 @@ def take_lock(path: Path) -> int:
 
 
 def free_lock(lock: int, path: Path) -> None:
-    """Give up a lock, and remove its file."""
+    """Release a lock, and remove its file."""
     path.unlink(missing_ok=True)
     _locks.discard(lock)
-    fcntl.flock(lock, fcntl.LOCK_UN)  # not only closed: a copy of a fork would keep the lock
+    fcntl.flock(lock, fcntl.LOCK_UN)  # not only close, because a forked copy would keep the lock
     os.close(lock)
 
 
 def _leave_locks() -> None:
-    """In a forked process, which may live longer, close its copies of the locks."""
+    """Close this process's copies of the locks after a fork, because it may live longer."""
     while _locks:
         os.close(_locks.pop())
 
@@ -108,7 +108,7 @@ os.register_at_fork(after_in_child=_leave_locks)
 
 
 def flush_names(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Write the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

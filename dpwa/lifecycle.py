@@ -1,4 +1,4 @@
-"""The life of objects with threads, sockets or files, which are open until closed, once."""
+"""The life cycle of objects with threads, sockets or files: open until closed, once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dpwa.errors import ForkedError
 
 R = TypeVar("R")
 Self = TypeVar("Self", bound="Closeable")
-ENDING = "DPWA_ENDING"  # the variable with the file in which `dpwa launch` looks for a bad end
+ENDING = "DPWA_ENDING"  # variable with the file in which a process tells `dpwa launch` its end
 
 
 class Closeable:
-    """A context manager that closes itself at the end."""
+    """A context manager that closes itself at the end of the block."""
 
     def close(self) -> None:
-        """May be called again without effect."""
+        """Close the object. A second call has no effect."""
         raise NotImplementedError
 
     def __enter__(self: Self) -> Self:
@@ -42,7 +42,7 @@ class Closeable:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds this file. OSError if that is unknown."""
+    """Return whether a living process has locked a file. OSError if that is unknown."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,7 +54,7 @@ def is_locked(path: Path) -> bool:
 
 
 def hide_own_frames(error: BaseException | None) -> None:
-    """Let the traceback of Ctrl-C end in the user's own code."""
+    """Make the traceback of Ctrl-C end in the user's own code."""
     if not isinstance(error, KeyboardInterrupt):
         return
     trace = error.__traceback__
@@ -66,7 +66,7 @@ def hide_own_frames(error: BaseException | None) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C until short work is done that must not be left half done."""
+    """Delay Ctrl-C until the block has ended. The block must be short."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -84,18 +84,18 @@ def uninterrupted() -> Iterator[None]:
 def require_own_process(owner: int, name: str) -> None:
     """Raise a `ForkedError` in a forked child, because threads do not survive a fork.
 
-    `owner` is the number of the process that has made the node `name`.
+    `owner` is the id of the process that has created the node `name`.
     """
     if os.getpid() != owner:
         raise ForkedError(
-            f"node {name!r} belongs to process {owner}; this is process {os.getpid()}, a fork of "
-            "it. Use the node in its own process, or make one here with a different name "
+            f"node {name!r} belongs to process {owner}. This process {os.getpid()} is its fork. "
+            "Use the node in its own process, or create a node with a different name here "
             "[DPWA-E092]"
         )
 
 
 def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
-    """Return a function that calls a method while its object exists, without keeping it alive."""
+    """Return a function that calls a method while its object exists. It keeps no object alive."""
     bound: Any = method
     owner, function = weakref.ref(bound.__self__), bound.__func__
 
@@ -107,7 +107,7 @@ def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
 
 
 def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
-    """Call a function when its owner is collected or at exit, but never in a forked child.
+    """Call a function when its owner is collected, or at exit, but never in a forked child.
 
     The function may wait for a thread of dpwa. If that thread is the caller, a new thread calls the
     function.
@@ -127,7 +127,7 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
     before: threading.Thread | None = getattr(_of_thread, "last", None)
 
     def run() -> None:
-        if before is not None:  # the functions of one owner depend on each other
+        if before is not None:  # because the functions of one owner depend on each other
             before.join()
         function(*args)
 
@@ -136,22 +136,22 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
 
 
 def tell_launcher(ending: int | str) -> None:
-    """Let `dpwa launch` count this process as failed although it exits with 0.
+    """Make `dpwa launch` count this process as failed, even if it exits with 0.
 
-    `ending` is the problem in words, or the number of the update in which the node trains, because
-    a process that exits now has left its peers without notice. An empty text undoes that.
+    `ending` is the problem in words. While the node trains, it is the number of the update, because
+    a process that exits during training leaves its peers without notice. "" means no problem.
     """
     path = os.environ.get(ENDING)
     if path:
-        with suppress(OSError):  # in one call, in each update: it costs two microseconds
+        with suppress(OSError):  # one call in each update, which takes two microseconds
             os.pwrite(_ending_file(path), f"{ending}\0".encode(), 0)
 
 
 def told_ending(path: Path) -> int | str | None:
     """Return the last message of a process to its launcher.
 
-    The number of an update: it trains. A text: it has finished, with this problem, if it is not
-    empty. `None`: there is none, because it has no training.
+    A number is the update of a node that trains. A text is the problem of a node that has finished,
+    or "" for none. `None`: there is no message, because the process does not train.
     """
     with suppress(OSError):
         told = path.read_bytes().partition(b"\0")[0].decode(errors="replace")

@@ -1,8 +1,8 @@
 """A removed module of 2017. Importing it raises an error that names its replacement."""
 
 raise ModuleNotFoundError(
-    "dpwa.messaging is gone since 2017 (it unpickled data from the network). Nodes exchange "
-    "messages by themselves. Use `from dpwa import DpwaConnection`, and see "
+    "dpwa.messaging was removed after 2017, because it unpickled data from the network. Nodes "
+    "exchange messages by themselves. Use `from dpwa import DpwaConnection`, and see "
     "docs/migration.md",
     name="dpwa.messaging",
 )

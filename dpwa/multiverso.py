@@ -1,8 +1,8 @@
-"""The names of the Multiverso binding: tables that all workers share.
+"""The names of the Python binding of Multiverso: tables that all workers share.
 
     import dpwa.multiverso as mv
 
-    mv.init()                                  # as `dpwa launch` has set DPWA_NAME and DPWA_CONFIG
+    mv.init()                                  # reads DPWA_NAME and DPWA_CONFIG, see `dpwa launch`
     table = mv.MatrixTableHandler(1000, 64)
     table.add(gradients, row_ids)
     rows = table.get(row_ids)
@@ -10,7 +10,7 @@
     mv.shutdown()
 
 There are no server processes, because the workers hold the tables themselves. So any process may
-die, and the others continue. A failed check raises an error of `dpwa.errors`.
+die, and the others continue. Where Multiverso fails a check, this module raises a `DpwaError`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class _Session:
             self.connection = stack.enter_context(DpwaConnection(name, config))
             self.tables = Tables(self.connection, sync=sync)
             stack.pop_all()
-        self.shared: list[SharedVariable] = []  # those made by `mv_shared`
+        self.shared: list[SharedVariable] = []  # created by `mv_shared`
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers of the configuration. `UserError` if it has no list of them."""
+        """The workers in the configuration. `UserError` if it has no list of nodes."""
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
-                "workers are numbered by `nodes`, which this configuration does not have. With "
-                "only `join`, workers come and go [DPWA-E305]"
+                "workers are numbered by `nodes`, but this configuration has none. With `join` "
+                "alone, workers come and go [DPWA-E305]"
             )
         return names
 
@@ -61,7 +61,7 @@ class _Session:
         except TableLostError:
             raise
         except DpwaError as error:
-            log.warning("not all workers have reached the end: %s [DPWA-W038]", error.text)
+            log.warning("not all workers have reached shutdown: %s [DPWA-W038]", error.text)
         finally:
             self.tables.close()
             self.connection.close()
@@ -71,32 +71,32 @@ _session: _Session | None = None
 
 
 def init(sync: bool = False, name: str | None = None, config: ConfigSource | None = None) -> None:
-    """Take part, under a name of the configuration.
+    """Join the other workers, as a node of the configuration.
 
     Args:
         sync: whether all workers call `add` and `get` in the same order and number. Then the i-th
-            `get` of all workers returns the same values, after all i-th additions.
-        name: of this node. By default that of the variable DPWA_NAME.
-        config: a path to a YAML file, a mapping, or a `Config`. By default DPWA_CONFIG.
+            `get` of all workers returns the same values, which include all i-th additions.
+        name: the name of this node. By default, DPWA_NAME.
+        config: a path to a YAML file, a mapping, or a `Config`. By default, DPWA_CONFIG.
 
     Raises:
-        UserError: neither is given, or `init` was called before.
+        UserError: neither the argument nor the variable is given, or `init` was called before.
         ConfigError: the configuration has mistakes.
     """
     global _session
     if _session is not None:
-        raise UserError("dpwa.multiverso.init was called already; call shutdown first [DPWA-E185]")
+        raise UserError("dpwa.multiverso.init was called before. Call shutdown first [DPWA-E185]")
     found = name or _variable("DPWA_NAME", "name"), config or _variable("DPWA_CONFIG", "config")
     _session = _Session(*found, sync=sync)
 
 
 def shutdown() -> None:
-    """Wait for all workers, and leave. This has no effect before `init`.
+    """Wait for all workers, and leave. Without `init`, this has no effect.
 
     It does not wait for workers that do not call it within `collective_timeout_s`.
 
     Raises:
-        TableLostError: the others have continued without this worker, which has ended nevertheless.
+        TableLostError: the others have continued without this worker. This worker has left anyway.
     """
     global _session
     if _session is not None:
@@ -105,7 +105,7 @@ def shutdown() -> None:
 
 
 def barrier() -> None:
-    """Wait until all workers are here. A `get` after it sees every `add` before it.
+    """Wait until all workers have called this. A later `get` includes every earlier `add`.
 
     Raises:
         TableTimeoutError: a worker has not arrived within `collective_timeout_s`.
@@ -114,7 +114,7 @@ def barrier() -> None:
 
 
 def workers_num() -> int:
-    """Return the number of workers of the configuration. `UserError` if that has no `nodes`."""
+    """Return the number of workers in the configuration. `UserError` if it has no `nodes`."""
     return len(_now().names)
 
 
@@ -122,40 +122,40 @@ num_workers = workers_num
 
 
 def worker_id() -> int:
-    """Return the place of this worker in the configuration, from 0.
+    """Return the position of this worker in the configuration, counted from 0.
 
-    A `UserError` if that has no `nodes`.
+    Raises `UserError` if the configuration has no `nodes`.
     """
     session = _now()
     return session.names.index(session.connection.name)
 
 
 def server_id() -> int:
-    """Return the same as `worker_id`, because each worker holds a part of the tables."""
+    """Return the same number as `worker_id`, because each worker holds a part of the tables."""
     return worker_id()
 
 
 def is_master_worker() -> bool:
-    """Return whether this is the first of the present workers, which is worker 0 unless it died."""
+    """Return whether this worker is the first that is present. It is worker 0 until it dies."""
     session = _now()
     return session.tables.members[:1] == (session.connection.name,)
 
 
 class ArrayTableHandler:
-    """A vector that all workers share. All of them make the same tables in the same order.
+    """A vector that all workers share. All workers make the same tables in the same order.
 
     Data must have `size` values, in any shape.
 
     Args:
-        size: number of values.
-        init_value: first values, of which only those of worker 0 count.
-        options: `dtype` (float32, or float64), `updater` (default, sgd, momentum, adagrad, or your
-            own), `options` of the updater, `replicas` (1: copies besides the first).
+        size: the number of values.
+        init_value: the first values. Only those of worker 0 count.
+        options: `dtype` (float32 or float64), `updater` (default, sgd, momentum, adagrad, or your
+            own), `options` of the updater, and `replicas` (number of further copies, default 1).
 
     Raises:
-        UserError: before `init`, or if an argument is invalid.
+        UserError: `init` was not called, or an argument is invalid.
         MismatchError: a worker makes a different table.
-        TableTimeoutError: worker 0 does not make it in time.
+        TableTimeoutError: worker 0 does not make the table in time.
     """
 
     def __init__(self, size: int, init_value: Any = None, **options: Any) -> None:
@@ -167,22 +167,22 @@ class ArrayTableHandler:
         return self._table.get()
 
     def get_async(self) -> PendingGet:
-        """Begin a `get`, and return at once. `wait` of the returned object returns the values."""
+        """Start a `get`, and return at once. `wait` of the returned object returns the values."""
         return self._table.get_async()
 
     def add(self, data: Any, sync: bool = False) -> None:
-        """Add to all values. With `sync`, return when that has taken effect."""
+        """Add to all values. With `sync`, wait until the addition has taken effect."""
         self._table.add(_of_size(data, self._shape), sync=sync)
 
 
 class MatrixTableHandler:
     """A matrix that all workers share. See `ArrayTableHandler`.
 
-    Data must have the right size, too, and may be flat, row after row, or in the shape of the rows.
+    Data must have the right number of values, either flat, row after row, or in the shape of rows.
 
     Args:
-        num_row, num_col: its shape.
-        init_value: first values, of which only those of worker 0 count.
+        num_row, num_col: the shape of the matrix.
+        init_value: the first values. Only those of worker 0 count.
         options: as for `ArrayTableHandler`.
     """
 
@@ -192,11 +192,11 @@ class MatrixTableHandler:
         self._table = _now().tables.matrix(num_row, num_col, first, **options)
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, of shape (num_row, num_col), or some rows, numbered from 0."""
+        """Return the newest values, shape (num_row, num_col), or of some rows, counted from 0."""
         return self._table.get(row_ids)
 
     def get_async(self, row_ids: Any = None) -> PendingGet:
-        """Begin a `get`, and return at once. `wait` of the returned object returns the values."""
+        """Start a `get`, and return at once. `wait` of the returned object returns the values."""
         return self._table.get_async(row_ids)
 
     def add(self, data: Any, row_ids: Any = None, sync: bool = False) -> None:
@@ -208,10 +208,10 @@ class MatrixTableHandler:
 
 
 class KVTableHandler:
-    """Values by keys, which are any integers of 64 bits. See `ArrayTableHandler`.
+    """Values by keys. Keys are integers of 64 bits. See `ArrayTableHandler`.
 
     Args:
-        num_col: columns of a row. `None`: the value of a key is one number.
+        num_col: the number of columns in a row. `None`: the value of a key is one number.
         options: as for `ArrayTableHandler`, and `default`, the value of keys without additions.
     """
 
@@ -219,11 +219,11 @@ class KVTableHandler:
         self._table = _now().tables.key_value(num_col, **options)
 
     def get(self, keys: Any) -> np.ndarray:
-        """Return the newest values of keys."""
+        """Return the newest values of some keys."""
         return self._table.get(keys)
 
     def add(self, keys: Any, data: Any, sync: bool = False) -> None:
-        """Add to the values of keys. If a key occurs several times, its additions are summed."""
+        """Add to the values of some keys. Several additions to the same key are summed."""
         self._table.add(keys, data, sync=sync)
 
 
@@ -231,7 +231,7 @@ class SharedVariable(SyncedArray):
     """An array of which each worker has its own copy. See `dpwa.tables.table`.
 
     Args:
-        value: first values, of which those of worker 0 count.
+        value: the first values. Only those of worker 0 count.
         options: as for `ArrayTableHandler`.
 
     Attributes:
@@ -254,10 +254,10 @@ def mv_shared(
     borrow: bool = False,  # noqa: ARG001
     **options: Any,
 ) -> SharedVariable:
-    """Return a `SharedVariable` that `sync_all_mv_shared_vars` knows.
+    """Return a `SharedVariable` that `sync_all_mv_shared_vars` synchronizes.
 
-    The arguments after `value` are those of Theano's `shared`. `name` becomes an attribute, and the
-    others are without effect, because the value is copied.
+    The arguments after `value` are those of Theano's `shared`. `name` becomes an attribute. The
+    others have no effect, because the value is copied.
     """
     session = _now()
     variable = SharedVariable(value, **options)
@@ -267,18 +267,18 @@ def mv_shared(
 
 
 def sync_all_mv_shared_vars() -> None:
-    """Call `sync` of all variables that were made by `mv_shared`, in the order of their making."""
+    """Call `sync` of all variables that `mv_shared` has created, in the order of creation."""
     for variable in _now().shared:
         variable.sync()
 
 
 class MVModelParamManager:
-    """Keep the parameters of any model in sync. Subclasses define its parameters.
+    """Keep the parameters of any model in sync. A subclass defines its parameters.
 
-    For a torch module, `ModuleParameterManager` does that without a subclass.
+    For a torch module, use `ModuleParameterManager`, which needs no subclass.
 
     Args:
-        model: kept as `self.model`. It begins with the parameters of worker 0.
+        model: the model, kept as `self.model`. It starts with the parameters of worker 0.
         options: as for `ArrayTableHandler`.
     """
 
@@ -292,11 +292,11 @@ class MVModelParamManager:
         raise NotImplementedError
 
     def set_all_param_values(self, params: list[np.ndarray]) -> None:
-        """Give `self.model` these parameters, of the shapes of `get_all_param_values`."""
+        """Set the parameters of `self.model`, in the shapes of `get_all_param_values`."""
         raise NotImplementedError
 
     def sync_all_param(self) -> None:
-        """Add this worker's changes since the last call, and use the sum of all workers."""
+        """Add this worker's changes since the last call, and load the sum of all workers."""
         self._variable.value[...] = self._collected()
         self._variable.sync()
         self._distribute()
@@ -325,7 +325,7 @@ def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManag
 
 
 def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
-    """Reshape data that has the right size. Other data are unchanged, and refused later."""
+    """Reshape data that have the right size. Other data stay unchanged, and are refused later."""
     if data is None:
         return None
     array = as_array(data, "values of a table")
@@ -334,7 +334,7 @@ def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
 
 def _now() -> _Session:
     if _session is None:
-        raise UserError("call dpwa.multiverso.init first (and nothing after shutdown) [DPWA-E186]")
+        raise UserError("call dpwa.multiverso.init first, and nothing after shutdown [DPWA-E186]")
     return _session
 
 
@@ -342,7 +342,7 @@ def _variable(variable: str, argument: str) -> str:
     value = os.environ.get(variable, "")
     if not value:
         raise UserError(
-            f"dpwa.multiverso.init: give `{argument}`, or start this program by `dpwa launch`, "
+            f"dpwa.multiverso.init: pass `{argument}`, or start this program with `dpwa launch`, "
             f"which sets {variable} [DPWA-E185]"
         )
     return value

@@ -1,4 +1,4 @@
-"""Registries of the items that configurations choose by name, dpwa's own and of plugins."""
+"""Registries: the items that configurations choose by name, of dpwa itself and of plugins."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Named items of one kind, in the order of registration. Messages call them `kind`.
+    """Named items of one kind, in the order of registration. Messages use `kind` as a noun.
 
-    `homes` are the modules that register the item of a name. They are imported at its first use.
+    `homes` maps names to the modules that register them. A module is imported at its first use.
     """
 
     def __init__(self, kind: str, homes: Mapping[str, str] | None = None) -> None:
@@ -23,7 +23,7 @@ class Registry(Generic[Item]):
         self._items: dict[str, tuple[object, Item]] = {}
 
     def add_item(self, name: str, source: object, item: Item) -> None:
-        """Add an item. `UserError` if the name is taken, except by the same `source` (reload)."""
+        """Add an item. `UserError` if the name is taken by a different `source` (no reload)."""
         is_elsewhere = self._homes.get(name, source.__module__) != source.__module__
         if is_elsewhere or (name in self._items and self._items[name][0] is not source):
             article = "an" if self._kind[0] in "aeiou" else "a"
@@ -33,7 +33,7 @@ class Registry(Generic[Item]):
         self._items[name] = source, item
 
     def get(self, name: str) -> Item:
-        """Return the item, or raise an `UnknownNameError` that lists the names there are."""
+        """Return the item, or raise an `UnknownNameError` that lists the known names."""
         if name in self._homes and name not in self._items:
             importlib.import_module(self._homes[name])
         try:

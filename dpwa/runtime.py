@@ -1,7 +1,7 @@
-"""A node's interface to the machine: time, threads and their waiting, randomness, ZeroMQ.
+"""Runtime: the interface of a node to the machine: time, threads, waiting, randomness, ZeroMQ.
 
-The simulator runs the same nodes in virtual time with a different runtime, whose threads are
-greenlets and whose network is modelled.
+The simulator runs the same nodes in virtual time, with a different runtime. Its threads are
+greenlets, and its network is modelled.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dpwa.lifecycle import uninterrupted
 T = TypeVar("T")
 
 _RELEASE = methodcaller("release")
-_RLock: Any = type(threading.RLock())  # in C: to enter and to leave are one step each
+_RLock: Any = type(threading.RLock())  # in C, so that acquire and release are one step each
 
 
 class CallLock(_RLock):  # type: ignore[misc]
-    """A lock whose holder may wait for others meanwhile.
+    """A lock whose holder may wait for other nodes.
 
     No other lock may be held for so long, because in virtual time no thread waits for locks.
     """
@@ -43,22 +43,22 @@ class CallLock(_RLock):  # type: ignore[misc]
 
 
 class Condition(_RLock):  # type: ignore[misc]
-    """`threading.Condition`, but left intact by Ctrl-C at any moment.
+    """A `threading.Condition` that stays intact if Ctrl-C interrupts it at any moment.
 
-    It is its own lock. `threading.Condition` handles its lock in Python, where a signal may
-    interrupt just after the lock was taken, which is then never released.
+    It is its own lock. `threading.Condition` handles its lock in Python. There, a signal may
+    interrupt the thread just after it has taken the lock, which is then never released.
     """
 
     def __init__(self) -> None:
         self._waiters: list[Any] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether there was a notification within the timeout (seconds)."""
+        """Wait for a notification. Return whether there was one within the timeout (seconds)."""
         waiter, held = threading.Lock(), list[Any]()
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            # In one call: a signal that is handled between two would lose what was held.
+            # In one call, because a signal between two calls would lose the state of the lock.
             held.extend(starmap(self._release_save, ((),)))
             is_notified = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         finally:
@@ -69,7 +69,7 @@ class Condition(_RLock):  # type: ignore[misc]
         return is_notified
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until the predicate is true, or the timeout (seconds). Return its last value."""
+        """Wait until the predicate is true, or for the timeout (seconds). Return its last value."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
             left = None if end is None else end - time.monotonic()
@@ -82,66 +82,66 @@ class Condition(_RLock):  # type: ignore[misc]
         if self._waiters:
             wake = map(_RELEASE, self._waiters)
             self._waiters = []
-            any(wake)  # one call, which no signal cuts short
+            any(wake)  # one call, which no signal can interrupt
 
 
 class Waker:
-    """Wakes a thread that polls `receiver`. Pending wake-ups count as one.
+    """Wakes a thread that polls `receiver`. Several pending wake-ups count as one.
 
-    A wake-up is recorded after it is done, so that if Ctrl-C interrupts one, the next wakes the
-    thread again.
+    A wake-up is recorded only after it is done. So if Ctrl-C interrupts a wake-up, the next one
+    wakes the thread again.
     """
 
     receiver: Any = -1
 
     def __init__(self) -> None:
-        # So that nobody writes to the descriptor of another file. Reentrant: a signal handler may
-        # close the node while its thread is in here.
+        # So that no thread writes to the descriptor of a different file. Reentrant, because a
+        # signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
         self.receiver = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._cleared = 0
-        self._woken_at = -1  # what that was when the thread was woken
+        self._woken_at = -1  # value of `_cleared` when the thread was last woken
 
     def wake(self) -> None:
         """Wake the thread. Any thread may call this. After `close` it does nothing."""
         cleared = self._cleared
         if self._woken_at == cleared:
-            return  # it has not begun to act on the last one
+            return  # the thread has not yet begun to process the last wake-up
         with self._lock:
             if self.receiver >= 0:
                 os.eventfd_write(self.receiver, 1)
         self._woken_at = cleared
 
     def clear(self) -> None:
-        """Called by the polling thread before it acts on the wake-ups so far."""
+        """Forget all wake-ups so far. The polling thread calls this before it processes them."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.receiver)
-        self._cleared += 1  # last: what was written before it was read would count as still there
+        self._cleared += 1  # last, because a wake-up before the read would count as still pending
 
     def close(self) -> None:
-        """Called when the polling thread has ended."""
+        """Close the descriptor. Call this after the polling thread has ended."""
         with self._lock:
             descriptor, self.receiver = self.receiver, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        self.close()  # of a thread that could not be made
+        self.close()  # if its thread could not be created
 
 
-SOCKET_NEEDS = 16  # a context's first socket takes 8: without, libzmq ends the process by SIGABRT
-NODE_NEEDS = 40  # with its listening sockets, its board, and the first connections
+SOCKET_NEEDS = 16  # a context's first socket needs 8; without them, libzmq ends the process
+NODE_NEEDS = 40  # for its listening sockets, its board, and its first connections
 
 
 class DescriptorsError(UserError, zmq.ZMQError):
-    """Too few file descriptors are left to this process for sockets."""
+    """This process has too few file descriptors left for sockets."""
 
     def __init__(self, message: str) -> None:
         zmq.ZMQError.__init__(self, errno.EMFILE, message)
 
 
 def open_descriptors() -> int:
-    """Count the descriptors in use, or return 0 if that is unknown."""
+    """Return the number of file descriptors in use, or 0 if it is unknown."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         return sum(int(name) < limit for name in os.listdir("/dev/fd")) - 1  # noqa: PTH208
@@ -150,10 +150,10 @@ def open_descriptors() -> int:
 
 
 def require_descriptors(needed: int) -> None:
-    """Raise a `DescriptorsError` unless this many more files and sockets can be opened."""
+    """Raise a `DescriptorsError` if this many more files and sockets cannot be opened."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     with suppress(OSError):
-        # How many are open, since Linux 6.2 (0 before): to list thousands takes milliseconds.
+        # The number of open files, since Linux 6.2 (0 before). To list thousands takes ms.
         if 0 < os.stat("/proc/self/fd").st_size <= limit - needed:  # noqa: PTH116
             return
     left = limit - open_descriptors()
@@ -179,14 +179,14 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 
 
 class Runtime(Clock, Protocol):
-    """The environment of a node, and the clock of all its parts.
+    """The environment of a node, which is also the clock of all its parts.
 
-    A simulated one returns its own objects in place of the types named here.
+    A simulated runtime returns its own objects in place of the types in these signatures.
     """
 
     @property
     def bytes_scale(self) -> float:
-        """Number of bytes that each byte of a state stands for: 1, except in simulations."""
+        """Number of bytes that each byte of a state stands for. It is 1, except in simulations."""
         ...
 
     def wall_time(self) -> float:
@@ -194,67 +194,67 @@ class Runtime(Clock, Protocol):
         ...
 
     def thread_time(self) -> float:
-        """Seconds of a core that the current thread has used."""
+        """Seconds of processor time that the calling thread has used."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let the calling thread wait."""
+        """Let the calling thread wait for some seconds."""
         ...
 
     def condition(self) -> Condition:
-        """A condition that is its own lock."""
+        """Return a condition that is its own lock. See `Condition`."""
         ...
 
     def call_lock(self) -> CallLock:
-        """See `CallLock`."""
+        """Return a `CallLock`."""
         ...
 
     def waker(self) -> Waker:
-        """See `Waker`."""
+        """Return a `Waker`."""
         ...
 
     def event(self) -> threading.Event:
-        """A `threading.Event`."""
+        """Return a `threading.Event`."""
         ...
 
     def queue(self) -> SimpleQueue[Any]:
-        """A `queue.SimpleQueue`."""
+        """Return a `queue.SimpleQueue`."""
         ...
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """Return a daemon thread, not started yet."""
+        """Return a daemon thread that is not started yet."""
         ...
 
     def current_thread(self) -> threading.Thread:
-        """The calling thread."""
+        """Return the calling thread."""
         ...
 
     def token_bytes(self, count: int) -> bytes:
-        """Random bytes that no other node or process has."""
+        """Return random bytes that no other node or process has."""
         ...
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """See `dpwa.lifecycle.uninterrupted`."""
+        """Return a context manager. See `dpwa.lifecycle.uninterrupted`."""
         ...
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """The context that makes all sockets."""
+        """Return the context that creates all sockets."""
         ...
 
     def poller(self) -> zmq.Poller:
-        """Polls sockets of that context."""
+        """Return a poller for sockets of that context."""
         ...
 
 
 class SystemRuntime(SystemClock):
-    """Time, threads and sockets of the machine itself."""
+    """The time, threads and sockets of the machine itself."""
 
     bytes_scale = 1.0
 
     def wall_time(self) -> float:
         return time.time()
 
-    thread_time = staticmethod(time.thread_time)  # for every message that comes
+    thread_time = staticmethod(time.thread_time)  # static, because every message calls it
     sleep = staticmethod(time.sleep)
 
     condition = staticmethod(Condition)
@@ -262,7 +262,7 @@ class SystemRuntime(SystemClock):
     waker = staticmethod(Waker)
 
     def event(self) -> threading.Event:
-        """An event whose condition survives Ctrl-C."""
+        """Return an event whose condition survives Ctrl-C."""
         event = threading.Event()
         event._cond = Condition()  # type: ignore[attr-defined]
         return event
@@ -283,7 +283,7 @@ class SystemRuntime(SystemClock):
         return uninterrupted()
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Its sockets raise `DescriptorsError` when too few descriptors are left."""
+        """Return a context. Its sockets raise `DescriptorsError` if descriptors are used up."""
         return _Context()
 
     def poller(self) -> zmq.Poller:
@@ -294,7 +294,7 @@ SYSTEM: Runtime = SystemRuntime()
 
 
 class Background:
-    """Runs long work on its own threads, one at a time for each key. Not thread-safe."""
+    """Runs long work on separate threads, one at a time for each key. Not thread-safe."""
 
     def __init__(self, owner: str, runtime: Runtime) -> None:
         self._owner = owner
@@ -302,7 +302,7 @@ class Background:
         self._running: dict[str, threading.Thread] = {}
 
     def start(self, key: str, function: Callable[[], None]) -> bool:
-        """Run a function unless one with this key still runs. Return whether it was started."""
+        """Run a function, unless one with this key still runs. Return whether it was started."""
         running = self._running.get(key)
         if running is not None and running.is_alive():
             return False
@@ -312,7 +312,7 @@ class Background:
         return True
 
     def finish(self, key: str, timeout_s: float) -> None:
-        """Wait at most this long for the function of this key."""
+        """Wait for the function of this key, for at most `timeout_s` seconds."""
         running = self._running.get(key)
         if running is not None:
             running.join(timeout_s)

@@ -1,4 +1,4 @@
-"""Values without behaviour that several rooms pass to each other."""
+"""Values without behaviour that several packages use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 REFUSAL = "dpwa_refusal"
-TRACE_BYTES = 68  # of what is told of how a training began
-MAX_CLOCK = 2.0**53  # up to which floats count updates one by one
+TRACE_BYTES = 68  # of the trace of how a training began
+MAX_CLOCK = 2.0**53  # up to this number, floats count single updates
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
 
 class StrictModel(BaseModel):
-    """A frozen, validated value that refuses fields it does not know."""
+    """A frozen, validated value that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ class StrictModel(BaseModel):
 def refusal(
     expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
 ) -> PydanticCustomError:
-    """Return a validator's error "expected ...", with suggestions among the `known` names.
+    """Return a validator's error "expected ...", with suggestions from the `known` names.
 
     Callers that treat some refusals differently distinguish them by `kind`.
     """
@@ -41,7 +41,7 @@ def refusal(
 
 
 class Unlike(Enum):
-    """The effect if nodes differ in a setting, as metadata of its field. Default: `ALLOWED`."""
+    """The effect if nodes differ in a setting. It is metadata of the field. Default: `ALLOWED`."""
 
     ALLOWED = "may differ"
     WARNS = "must be equal, or nodes warn"
@@ -50,21 +50,21 @@ class Unlike(Enum):
 
 
 class NoOptions(StrictModel):
-    """Options of a rule that has none."""
+    """The options of a rule that has no options."""
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
     """The progress of a node, which interpolation rules compare."""
 
-    # number of updates, interpolated at each merge like the parameters (so not monotone)
+    # number of updates, interpolated at each merge like the parameters, so it may fall
     clock: float
-    loss: float | None = None  # `None`: not measured, `inf`: diverged
-    trace: bytes = b""  # tells the parameters it began with, see `dpwa.policy.beginners`
+    loss: float | None = None  # `None`: not measured; `inf`: diverged
+    trace: bytes = b""  # identifies the first parameters, see `dpwa.policy.beginners`
 
 
 class SupportsItem(Protocol):
-    """A scalar of a numerical library, such as a numpy scalar, a 0-d array or tensor."""
+    """A scalar of a numerical library, such as a numpy scalar, or a 0-d array or tensor."""
 
     def item(self) -> Any: ...
 
@@ -75,15 +75,15 @@ Loss = SupportsFloat | SupportsItem | None
 def loss_value(loss: Loss) -> float | None:
     """Convert the loss of a training loop into a float that rules can compare.
 
-    Accepts a float, a numpy scalar, a 0-d tensor (attached to its graph or not) or `None` (not
-    measured). A value that is not finite becomes `inf`, worse than any other loss, so no NaN
-    reaches a rule. A number that is too large for a float also becomes `inf`. Anything that is not
-    one number raises `ParametersError`.
+    Accepts a float, a numpy scalar, a 0-d tensor (with or without a graph) or `None` (not
+    measured). A value that is not finite becomes `inf`, which is worse than any other loss, so no
+    NaN reaches a rule. A number that is too large for a float also becomes `inf`. A value that is
+    not a single number raises `ParametersError`.
     """
     if loss is None:
         return None
     try:
-        # A tensor that requires grad warns when it is converted by float().
+        # float() of a tensor that requires grad would warn.
         value = float(loss.item() if hasattr(loss, "item") else loss)
     except OverflowError:
         return math.inf

@@ -1,8 +1,8 @@
-"""A network of nodes in one process, under a virtual clock, with delays, losses, and partitions.
+"""A network of nodes in one process, on a virtual clock, with delays, losses, and partitions.
 
-It is for objects that exchange messages and take time and randomness as arguments, such as the
-rules of `dpwa/policy/`. Nothing is sent and nothing sleeps. The next due event happens next, and
-the clock jumps to it. All randomness comes from one seed, so the same program always does the same.
+It is for objects that exchange messages, and take time and randomness as arguments, such as the
+rules of `dpwa/policy/`. Nothing is sent, and no thread sleeps. The clock jumps to the next event.
+All randomness comes from one seed, so the same program always does the same.
 
 >>> network = VirtualNetwork(seed=1, link=Link(delay_s=0.5))
 >>> def answer(sender, message):
@@ -31,7 +31,7 @@ from itertools import count
 from typing import Any
 
 Handler = Callable[[str, Any], None]
-"""Takes the address of the sender, and the message."""
+"""Receives the address of the sender, and the message."""
 
 
 class VirtualClock:
@@ -41,26 +41,26 @@ class VirtualClock:
         self._now_s = now_s
 
     def now(self) -> float:
-        """Seconds since the clock began."""
+        """Return the seconds since the start of the clock."""
         return self._now_s
 
     def move_to(self, now_s: float) -> None:
-        """Move the time to a moment. An earlier moment changes nothing."""
+        """Move the time forward to a moment. An earlier moment changes nothing."""
         self._now_s = max(self._now_s, now_s)
 
 
 @dataclass(frozen=True)
 class Link:
-    """The properties of messages in one direction from one node to another.
+    """The properties of the messages from one node to another, in one direction.
 
-    A message takes `delay_s` + u seconds, u uniform in [0, `jitter_s`], so with a jitter messages
-    overtake each other. A duplicated message arrives twice, after a separate delay each time.
+    A message takes `delay_s` + u seconds, with u uniform in [0, `jitter_s`]. So with a jitter,
+    messages overtake each other. A duplicated message arrives twice, with two separate delays.
 
     Attributes:
-        delay_s: minimum delay of a message.
-        jitter_s: maximum additional delay.
-        drop: probability that a message is lost.
-        duplicate: probability that a message which is not lost arrives twice.
+        delay_s: the minimum delay of a message, in seconds.
+        jitter_s: the maximum additional delay, in seconds.
+        drop: the probability that a message is lost.
+        duplicate: the probability that a message that is not lost arrives twice.
     """
 
     delay_s: float = 0.001
@@ -71,12 +71,12 @@ class Link:
 
 @dataclass
 class Counts:
-    """The counts of messages so far."""
+    """The numbers of messages so far."""
 
     sent: int = 0  # calls of `VirtualNetwork.send`
-    delivered: int = 0  # handed to a node, duplicates too
-    dropped: int = 0  # by chance, across a cut, or because an end was down
-    duplicated: int = 0  # messages that were sent on a second time
+    delivered: int = 0  # passed to a node, including duplicates
+    dropped: int = 0  # by chance, by a partition, or because a node was down
+    duplicated: int = 0  # sent a second time by the network
 
 
 class Timer:
@@ -86,7 +86,7 @@ class Timer:
         self._act: Callable[[], None] | None = act
 
     def cancel(self) -> None:
-        """Too late is no error."""
+        """Cancel the call. After the call was made, this has no effect."""
         self._act = None
 
     def fire(self) -> None:
@@ -99,17 +99,17 @@ class Timer:
 class VirtualNetwork:
     """Nodes by address, the links between them, and their time.
 
-    One thread does everything. Handlers and timers run inside `run_until`, and may send, set timers
-    and change faults.
+    One thread does everything. Handlers and timers run inside of `run_until`. They may send
+    messages, set timers and change faults.
 
     Args:
-        seed: of all randomness.
-        link: properties of links, unless `set_link` has set others.
+        seed: the seed of all randomness.
+        link: the properties of all links that `set_link` has not changed.
 
     Attributes:
-        clock: the time.
-        rng: the one source of randomness, so that nodes that use it are as repeatable as all else.
-        counts: the counts of messages so far.
+        clock: the virtual clock.
+        rng: the source of all randomness. Nodes should use it, so that the run is repeatable.
+        counts: the numbers of messages so far.
     """
 
     def __init__(self, seed: int, link: Link | None = None) -> None:
@@ -127,18 +127,18 @@ class VirtualNetwork:
         self._queue: list[tuple[float, int, Timer]] = []
 
     def add(self, address: str, handler: Handler) -> None:
-        """Put a node at an address, in place of the former one. The node is up."""
+        """Put a node at an address, and replace a former node there. The new node is up."""
         self._handlers[address] = handler
         self._down.discard(address)
 
     def set_link(self, link: Link, sender: str | None = None, to: str | None = None) -> None:
-        """Set the properties of one directed link, or of all if none is named, from now on.
+        """Set the properties of one directed link, or of all links if no nodes are named.
 
         Raises:
-            ValueError: only one end is named.
+            ValueError: only one of both nodes is named.
         """
         if (sender is None) != (to is None):
-            raise ValueError("name both ends of a link, or none for all links")
+            raise ValueError("name both nodes of a link, or none for all links")
         if sender is None or to is None:
             self._link = link
             self._links.clear()
@@ -146,9 +146,9 @@ class VirtualNetwork:
             self._links[sender, to] = link
 
     def partition(self, *groups: Collection[str]) -> None:
-        """Cut all links between groups. Nodes in no group are one more group.
+        """Cut all links between groups. Nodes in no group form one more group.
 
-        Messages on their way across a cut are lost. A later partition replaces this one.
+        Messages in flight across a cut are lost. A later partition replaces this one.
         """
         self._group_of = {name: index for index, group in enumerate(groups) for name in group}
         self._tell_watchers()
@@ -159,7 +159,7 @@ class VirtualNetwork:
         self._tell_watchers()
 
     def set_down(self, address: str) -> None:
-        """Let nothing arrive at a node and nothing leave it. Its timers continue."""
+        """Cut a node off, so that it neither sends nor receives. Its timers continue."""
         self._down.add(address)
         self._tell_watchers()
 
@@ -169,21 +169,21 @@ class VirtualNetwork:
         self._tell_watchers()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Have a function called after every cut, and after the end of one."""
+        """Call a function after every cut, and after the end of every cut."""
         self._watchers.append(watcher)
 
     def is_cut(self, sender: str, to: str) -> bool:
-        """Tell whether one end is down, or they are in different parts of a partition."""
+        """Tell whether a node is down, or both are in different parts of a partition."""
         is_down = sender in self._down or to in self._down
         return is_down or self._group_of.get(sender) != self._group_of.get(to)
 
     def is_open(self, sender: str, to: str) -> bool:
-        """Tell whether both ends are up, and not in different parts of a partition."""
+        """Tell whether both nodes are up, and in the same part of a partition."""
         are_there = sender in self._handlers and to in self._handlers
         return are_there and not self.is_cut(sender, to)
 
     def send(self, sender: str, to: str, message: Any) -> None:
-        """Send a message, which may be lost."""
+        """Send a message. It may be lost."""
         self.counts.sent += 1
         link = self._links.get((sender, to), self._link)
         if not self.is_open(sender, to) or self.rng.random() < link.drop:
@@ -198,14 +198,14 @@ class VirtualNetwork:
             self.call_later(delay_s, lambda: self._deliver(sender, to, message))
 
     def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
-        """Call a function after a delay. Of calls due at one moment, the first set is first."""
+        """Call a function after a delay. Calls that are due at the same time run in order."""
         timer = Timer(act)
         due_s = self.clock.now() + max(0.0, delay_s)
         heapq.heappush(self._queue, (due_s, next(self._order), timer))
         return timer
 
     def run_until(self, end_s: float) -> None:
-        """Run all events that are due until a moment, inclusive, or until `stop`."""
+        """Run all events that are due until a time (inclusive), or until `stop`."""
         self._is_stopped = False
         while not self._is_stopped and self._queue and self._queue[0][0] <= end_s:
             due_s, _, timer = heapq.heappop(self._queue)
@@ -215,15 +215,15 @@ class VirtualNetwork:
             self.clock.move_to(end_s)
 
     def stop(self) -> None:
-        """Let `run_until` return after the present event. Later events remain for its next call."""
+        """Make `run_until` return after the current event. The next call runs later events."""
         self._is_stopped = True
 
     def forget_all(self) -> None:
-        """Forget all that is due."""
+        """Forget all events that are due."""
         self._queue.clear()
 
     def run_for(self, duration_s: float) -> None:
-        """Let everything happen that is due within a time."""
+        """Run all events that are due within this many seconds."""
         self.run_until(self.clock.now() + duration_s)
 
     def _tell_watchers(self) -> None:
@@ -231,7 +231,7 @@ class VirtualNetwork:
             watcher()
 
     def _deliver(self, sender: str, to: str, message: Any) -> None:
-        # Who sent it may be gone by now: what is on the wire arrives all the same.
+        # The sender may be down by now, but a message on the wire still arrives.
         is_cut = self._group_of.get(sender) != self._group_of.get(to)
         if is_cut or to in self._down:
             self.counts.dropped += 1

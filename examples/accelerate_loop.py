@@ -1,4 +1,4 @@
-"""A loop of Accelerate learns the documentation of Python's library, each node a part of it.
+"""A loop with Accelerate trains on the text of Python's library, a different part on each node.
 
 Run: dpwa launch -n 2 -- python examples/accelerate_loop.py
 In a clone of dpwa, first: pip install -c constraints.txt '.[accelerate]'
@@ -26,7 +26,7 @@ model, optimizer, batches = accelerator.prepare(
     net, torch.optim.Adam(net.parameters(), lr=3e-3), torch.utils.data.DataLoader(own, 32)
 )
 with DpwaGossip(accelerator, model, optimizer) as gossip:
-    steps = gossip.gossip.updates  # not 0 if it has taken over the state of a peer
+    steps = gossip.gossip.updates  # not 0 if the node adopted the state of a peer
     for batch in accelerator.skip_first_batches(batches, 2 * steps):
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(batch[:, :8]), batch[:, 8])

@@ -1,4 +1,4 @@
-"""One of eight nodes serves nonsense: what becomes of the others, with `robust: clip` and without.
+"""One of eight nodes serves wrong values. Compare the others with and without `robust: clip`.
 
 Run: python examples/adversary.py
 """
@@ -38,11 +38,11 @@ def main() -> int:
     """Return the exit code: 0, 1 if a node failed, 2 for the user's mistakes, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--steps", type=counter(1, 100_000), default=200, help="of each node (%(default)s)"
+        "--steps", type=counter(1, 100_000), default=200, help="steps of each node (%(default)s)"
     )
     parser.add_argument("--seed", type=counter(0, 2**31), default=0, help="(%(default)s)")
     options = parser.parse_args()
-    # Nothing is open yet; an import of torch loses interrupts.
+    # No file is open yet, and an interrupt may get lost in the import of torch.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         show(run_cases(options.steps, options.seed))
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run_cases(steps: int, seed: int) -> list[tuple[float, float]]:
-    """Return the mean and the worst final accuracy of the honest nodes, for every case."""
+    """Return the mean and the worst final accuracy of the honest nodes for each case."""
     from comparison.node import Plan
     from comparison.outcome import Jury
     from comparison.runs import Run, run_all

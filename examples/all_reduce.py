@@ -1,10 +1,10 @@
-"""Digits, with a shard of its own on each node: AllReduceSGD or AllReduceEA, uneven steps included.
+"""AllReduceSGD or AllReduceEA on digits, with private shards and different numbers of steps.
 
 Run: dpwa launch -n 4 -- python examples/all_reduce.py sgd
      dpwa launch -n 4 -- python examples/all_reduce.py ea
 
-A node has as many batches as its shard gives. Who runs out of them waits for the others without
-being counted, and nobody hangs. Kill one of the processes: the others go on.
+A node has as many batches as its shard contains. A node without batches left waits for the others,
+and does not count in their averages. If you kill one of the processes, the others continue.
 """
 
 import argparse
@@ -29,10 +29,10 @@ if "DPWA_NAME" not in os.environ:
 rank, nodes = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
 
 train, test = load_digits()
-shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # few classes, private
-torch.manual_seed(rank)  # the nodes begin with different parameters: they are synchronized first
+shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # private, few classes
+torch.manual_seed(rank)  # the nodes start from different parameters, and synchronize first
 net = build_model(seed=rank)
-params = [parameter.detach() for parameter in net.parameters()]  # they share the net's memory
+params = [parameter.detach() for parameter in net.parameters()]  # shares the memory of the net
 
 
 def gradients(indices):
@@ -44,13 +44,13 @@ def gradients(indices):
 
 
 def descend(grads):
-    """Take a step down, in place."""
+    """Take a step of gradient descent, in place."""
     for parameter, gradient in zip(params, grads, strict=True):
         parameter.sub_(gradient, alpha=LEARNING_RATE)
 
 
 def accuracy():
-    """Return the share of the test images, of all classes, that the net gets right."""
+    """Return the accuracy of the net on the test images of all classes."""
     with torch.no_grad():
         guesses = net(torch.from_numpy(test.images)).argmax(dim=1)
     return (guesses == torch.from_numpy(test.labels)).float().mean().item()
@@ -58,7 +58,7 @@ def accuracy():
 
 with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as connection:
     averaging = AllReduceSGD(connection) if algorithm == "sgd" else AllReduceEA(connection, tau=5)
-    averaging.synchronize_parameters(params)  # all begin alike
+    averaging.synchronize_parameters(params)  # all nodes start equal
     rng, steps = np.random.default_rng(rank), 0
     for _ in range(EPOCHS):
         order = rng.permutation(len(shard.labels))
@@ -72,9 +72,9 @@ with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as conne
                 averaging.average_parameters(params)
             steps += 1
         if algorithm == "sgd":
-            averaging.synchronize_parameters(params)  # waits for those who have more batches
+            averaging.synchronize_parameters(params)  # waits for nodes with more batches
         else:
             averaging.synchronize_center(params)
     if algorithm == "ea":
-        averaging.copy_center(params)  # what all of them have learnt
+        averaging.copy_center(params)  # the center is the common result
     print(f"{steps} steps, {connection.world_size} nodes, accuracy {accuracy():.3f}")

@@ -1,4 +1,4 @@
-"""Compare all algorithms: real processes learn the digits by each, figures stand side by side.
+"""Compare all algorithms: real processes learn the digits with each algorithm.
 
 Run: python examples/compare.py
 """
@@ -45,14 +45,14 @@ def main() -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; a mistake in it ends the process with exit code 2."""
+    """Parse the command line. A mistake ends the process with exit code 2."""
     names = ",".join(variant.name for variant in VARIANTS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--nodes", type=counter(2, 64), default=4, help="processes (%(default)s)")
-    add("--steps", type=counter(1, 100_000), default=300, help="of each node (%(default)s)")
-    add("--seed", type=counter(0, 2**31), default=0, help="the first one (%(default)s)")
-    add("--seeds", type=counter(1, 100), default=1, help="shows medians of so many (%(default)s)")
+    add("--steps", type=counter(1, 100_000), default=300, help="steps of each node (%(default)s)")
+    add("--seed", type=counter(0, 2**31), default=0, help="the first seed (%(default)s)")
+    add("--seeds", type=counter(1, 100), default=1, help="number of seeds (%(default)s)")
     add("--algorithms", type=_variants, default=VARIANTS, help=f"some of {names} (all)")
     add(
         "--transport",
@@ -79,12 +79,12 @@ def _variants(text: str) -> tuple[Variant, ...]:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Find mistakes before anything takes time, then import what takes seconds."""
+    """Check the options first, and then import modules that need seconds."""
     options.out_dir.mkdir(parents=True, exist_ok=True)
-    for name in (CHART_NAME, FIGURES_NAME):  # old ones would look like results of a run that fails
+    for name in (CHART_NAME, FIGURES_NAME):  # old files would look like results of a failed run
         (options.out_dir / name).touch()
         (options.out_dir / name).unlink()
-    # Nothing is open yet; an import of torch loses interrupts.
+    # No file is open yet, and an interrupt may get lost in the import of torch.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         import comparison.chart
@@ -95,7 +95,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> dict[Variant, Outcome]:
-    """Do all runs; return the medians over all seeds."""
+    """Do all runs, and return the medians over all seeds."""
     from comparison.node import Plan
     from comparison.outcome import Jury, over_seeds
     from comparison.runs import Run, run_all
@@ -152,7 +152,7 @@ def show(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
 
 
 def cells(outcome: Outcome) -> list[str]:
-    """Return the figures of one line of the table."""
+    """Return the cells of one row of the table."""
     return [
         "never" if math.isinf(outcome.steps_to_goal) else f"{outcome.steps_to_goal:g}",
         f"{outcome.seconds_to_goal:.2f}" if math.isfinite(outcome.seconds_to_goal) else "-",
@@ -162,7 +162,7 @@ def cells(outcome: Outcome) -> list[str]:
 
 
 def save(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
-    """Write the picture, and the figures for machines."""
+    """Write the picture and the JSON file."""
     from comparison.chart import draw_chart
 
     draw_chart(outcomes, options.nodes, options.out_dir / CHART_NAME, options.shards)
@@ -173,7 +173,7 @@ def save(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
 
 
 def plain(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome as JSON has it; what is not a number becomes null."""
+    """Return an outcome for JSON, with null for values that are not numbers."""
     arrays = {"steps": outcome.steps.tolist(), "accuracy": outcome.accuracy.tolist()}
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Two groups of two ranks, each with a model that is sharded over its ranks (FSDP2).
+"""Two groups of two ranks. The model of each group is sharded over its ranks (FSDP2).
 
 dpwa launch -n 2 -- torchrun --standalone --nproc-per-node 2 examples/fully_sharded.py
 """
@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 import dpwa
 
 dist.init_process_group("gloo")
-torch.manual_seed(0)  # all groups begin with the same parameters
+torch.manual_seed(0)  # all groups start from the same parameters
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
 fully_shard(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""A Trainer of Lightning learns the documentation of Python's library, each node a part of it.
+"""A Trainer of Lightning trains on the text of Python's library, a different part on each node.
 
 Run: dpwa launch -n 2 -- python examples/lightning_trainer.py
 In a clone of dpwa, first: pip install -c constraints.txt '.[lightning]'

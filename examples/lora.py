@@ -1,4 +1,4 @@
-"""Nodes train an adapter (LoRA) on a frozen base: only the adapter moves between them.
+"""Nodes train a LoRA adapter on a frozen base, and exchange only the adapter.
 
 Run: dpwa launch -n 2 -- python examples/lora.py
 """
@@ -10,7 +10,7 @@ import dpwa
 
 
 class Lora(Module):
-    """A frozen layer, and B A beside it, of which only B trains."""
+    """A frozen layer plus the product B A, of which only B trains."""
 
     def __init__(self, base, rank):
         super().__init__()
@@ -19,17 +19,17 @@ class Lora(Module):
         self.b = Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, inputs):
-        """Return base(x) + B A x: with one A, the mean over nodes of B A is (the mean of B) A."""
+        """Return base(x) + B A x. If A is equal on all nodes, the mean of B A is (mean of B) A."""
         return self.base(inputs) + inputs @ self.a.T @ self.b.T
 
 
 torch.manual_seed(0)  # the same base and the same A on all nodes
 net, inputs = Lora(Linear(64, 32), rank=48), torch.eye(64)
-targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # what it is to learn
+targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # the targets of the training
 with dpwa.connect(net, adam := torch.optim.Adam([net.b], 0.03), state="trainable") as gossip:
-    own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn it all
+    own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn all
     if gossip.updates == 0:
-        gossip.barrier(timeout_s=60)  # all begin together
+        gossip.barrier(timeout_s=60)  # wait until all nodes are ready
     while gossip.updates < 300:
         adam.zero_grad()
         (loss := functional.mse_loss(net(inputs[own]), targets[own])).backward()

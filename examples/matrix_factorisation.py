@@ -1,26 +1,26 @@
-"""Leaders against averages: factorise a matrix where the mean of two solutions is none.
+"""Leaders and averages: factorise a matrix for which the mean of two solutions is no solution.
 
     python examples/matrix_factorisation.py [--seed 0] [--workers 8] [--out curves.png]
 
 Find X, shape (n, r), with X X^T = U U^T: minimise f(X) = |X X^T - U U^T|^2 / 4. If X is a
-solution, so is X Q for every rotation or reflection Q, and f is above 0 between them: the mean of X
-and -X is 0. Each worker begins at its own random point, so it goes to a Q of its own.
+solution, so is X Q for every rotation or reflection Q. Between two solutions f is above 0. For
+example, the mean of X and -X is 0. Each worker starts at a random point, and moves to its own X Q.
 
-Elastic averaging (EASGD) ties all workers to a centre, a mean of different X Q, and that is not a
-solution. They can slide along the solutions toward each other, but not from a rotation to a
-reflection: there is a hill between. So they come to rest where spring and gradient balance, and f
-stalls: the stronger the spring, the worse it is for the best worker, and the weaker, the worse for
-the centre. No spring at all means N lone workers. A spring that is stronger than the hill would
-help, but an alpha of 2 / (N + 1) or more is unstable.
+Elastic averaging (EASGD) pulls all workers to a centre, which is a mean of different X Q, and not a
+solution. Workers can move along the solutions toward each other, but not from a rotation to a
+reflection, because f is larger between them. So the workers stop where pull and gradient balance. A
+stronger pull is worse for the best worker, and a weaker pull is worse for the centre. Without a
+pull, the workers are independent. A much stronger pull would help, but an alpha of 2 / (N + 1) or
+more is unstable.
 
-LSGD pulls toward the best worker, which is not pulled itself: it descends as if it were alone. A
-pull is not limited by the number of workers, so the others are taken over the hill to its solution.
+LSGD pulls toward the best worker, which is not pulled itself, so it descends as if it were alone.
+The number of workers does not limit the pull, so the others reach the solution of the best worker.
 
-All methods have the same starts, step size, number of steps, and steps between communications.
-Plain gradient descent: nothing is random but the starts. The elastic constant is the best of a few.
+All methods have the same starts, step size, number of steps, and steps between communications. They
+use plain gradient descent, so only the starts are random. The elastic constant is the best of six.
 
 Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep Learning
-Models (2019), who compare the two on this problem.
+Models (2019), which compares both methods on this problem.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from dpwa.policy.leaders import LossReports
 
 Array = NDArray[np.float64]
 
-SHAPE = (20, 3)  # of X
-SQUARED_SINGULAR_VALUES = (1.0, 0.75, 0.5)  # of U
-LARGEST_CURVATURE = 2.0 * max(SQUARED_SINGULAR_VALUES)  # of f at a solution
+SHAPE = (20, 3)  # shape of X
+SQUARED_SINGULAR_VALUES = (1.0, 0.75, 0.5)  # of the matrix U
+LARGEST_CURVATURE = 2.0 * max(SQUARED_SINGULAR_VALUES)  # largest curvature of f at a solution
 LR = 0.4
 STEPS = 600
-STEPS_BETWEEN = 8  # communications
+STEPS_BETWEEN = 8  # steps between two communications
 BETAS = (0.1, 0.2, 0.43, 0.9, 1.6, 2.5)  # alpha = beta / N; EASGD's paper has 0.9
 PULLS = {"c2": 0.5, "p2": 0.1}
 SHOWN = (0, 20, 40, 80, 160, 320, STEPS)
@@ -54,17 +54,17 @@ SOLVED = 1e-12
 
 @dataclass(frozen=True)
 class Problem:
-    """The product U U^T, and where the workers begin: shapes (n, n) and (N, n, r)."""
+    """The product U U^T, shape (n, n), and the starts of the workers, shape (N, n, r)."""
 
     product: Array
     starts: Array
 
     def f(self, x: Array) -> Array:
-        """Return f of every X, shape (..., n, r)."""
+        """Return f for each X of shape (..., n, r)."""
         return np.square(self._residual(x)).sum(axis=(-2, -1)) / 4
 
     def gradient(self, x: Array) -> Array:
-        """Return the gradient of f, of the shape of x."""
+        """Return the gradient of f, with the shape of x."""
         return self._residual(x) @ x
 
     def _residual(self, x: Array) -> Array:
@@ -73,19 +73,19 @@ class Problem:
 
 @dataclass
 class Curve:
-    """How f went, before the first step and after every one."""
+    """The values of f, before the first step and after each step."""
 
     label: str
-    best: list[float] = field(default_factory=list)  # of the workers
-    middle: list[float] = field(default_factory=list)  # at the centre, or at their mean
+    best: list[float] = field(default_factory=list)  # lowest f of the workers
+    middle: list[float] = field(default_factory=list)  # f at the centre, or at the mean
 
     def add(self, problem: Problem, xs: Array, middle: Array) -> None:
-        """Note one more step."""
+        """Add the values after one more step."""
         self.best.append(float(problem.f(xs).min()))
         self.middle.append(float(problem.f(middle)))
 
     def lowest(self, step: int) -> tuple[float, float]:
-        """Return the lowest of both in the last steps: a communication lifts f for a while."""
+        """Return the lowest values in the last steps, because a communication raises f."""
         lately = slice(max(0, step - STEPS_BETWEEN + 1), step + 1)
         return min(self.best[lately]), min(self.middle[lately])
 
@@ -96,7 +96,7 @@ def make_problem(seed: int, workers: int) -> Problem:
     return Problem(u @ u.T, rng.normal(size=(workers, *SHAPE)) / np.sqrt(SHAPE[0]))
 
 
-# Without gossip, and elastic averaging
+# Training without gossip, and elastic averaging
 
 
 def alone(problem: Problem) -> Curve:
@@ -134,11 +134,11 @@ def best_elastic(problem: Problem) -> Curve:
     return min(curves, key=lambda curve: min(curve.lowest(STEPS)))
 
 
-# LSGD, by the algorithm that nodes run: it needs values, a view, and what was received
+# LSGD, by the algorithm of nodes, which needs values, a view, and received snapshots
 
 
 class ArrayValues:
-    """`dpwa.algorithms.Values`, as far as LSGD needs them."""
+    """The part of `dpwa.algorithms.Values` that LSGD needs."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -148,7 +148,7 @@ class ArrayValues:
         self.array += weight * (other.array - self.array)
 
     def copy_(self, other: ArrayValues) -> None:
-        """Become other values."""
+        """Copy other values."""
         self.array[...] = other.array
 
     def clone(self) -> ArrayValues:
@@ -158,14 +158,14 @@ class ArrayValues:
 
 @dataclass
 class Received:
-    """`dpwa.algorithms.Received`: the parameters that a leader has published."""
+    """The part of `dpwa.algorithms.Received` that LSGD needs: a leader's parameters."""
 
     peer: str
     model: ArrayValues
     published: Array
 
     def merge(self, factor: float, *, buffers: float | None = None) -> float:  # noqa: ARG002
-        """Move the model toward it; there are no buffers."""
+        """Move the model toward the leader. There are no buffers."""
         self.model.lerp_(ArrayValues(self.published), factor)
         return factor
 
@@ -175,7 +175,7 @@ class Received:
 
 
 class Worker:
-    """`dpwa.algorithms.View`, as far as LSGD needs it, and one round of what a node does."""
+    """The part of `dpwa.algorithms.View` that LSGD needs, and the round of a node."""
 
     fetch_probability = 1.0
 
@@ -184,37 +184,37 @@ class Worker:
         self.model = ArrayValues(x.copy())
         self.rng = random.Random(number)
         self.reports = LossReports(self.name, group="", incarnation=0, forget_after_s=10.0)
-        period = STEPS_BETWEEN * len(names)  # counted over all workers
+        period = STEPS_BETWEEN * len(names)  # counts the updates of all workers
         lsgd = algorithm("lsgd")
         self.algorithm = lsgd(lsgd.options_model(global_period=period, **PULLS))
         self.updates = 0
         self.now = 0.0
 
     def leader(self, *, of_all: bool = True) -> str | None:  # noqa: ARG002
-        """Return who has the lowest f, as far as the news goes."""
+        """Return the worker with the lowest reported f."""
         best = self.reports.leader(self.now)
         return None if best is None else best.node
 
     def has_groups(self) -> bool:
-        """Tell that all are in one group."""
+        """Return False, because all workers are in one group."""
         return False
 
     def total_updates(self) -> float:
-        """Return how many updates all have made together."""
+        """Return the number of updates of all workers together."""
         return self.reports.total_updates(self.now, len(self.peers) + 1)
 
     def send(self, f: float) -> None:
-        """Begin an update, and say how good this worker is."""
+        """Start an update, and report the f of this worker."""
         self.updates, self.now = self.updates + 1, self.now + 1.0
         self.reports.report_own_loss(f, self.updates, self.now)
 
     def step(self, gradient: Callable[[Array], Array]) -> None:
-        """Take a step of gradient descent, and be pulled toward the leader seen last."""
+        """Take a step of gradient descent, and move toward the last leader."""
         self.model.array -= LR * gradient(self.model.array)
         self.algorithm.publishes(self)
 
     def merge(self, published: dict[str, Array], asked: str | None) -> None:
-        """Jump toward who was asked."""
+        """Jump toward the asked worker."""
         if asked is not None:
             self.algorithm.merge(self, Received(asked, self.model, published[asked]))
 
@@ -291,10 +291,10 @@ def worker_count(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="LSGD against elastic averaging.")
+    parser = argparse.ArgumentParser(description="Compare LSGD with elastic averaging.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=worker_count, default=8)
-    parser.add_argument("--out", type=Path, help="file for a plot; needs matplotlib")
+    parser.add_argument("--out", type=Path, help="file for a plot (needs matplotlib)")
     options = parser.parse_args(arguments)
     problem = make_problem(options.seed, options.workers)
     print(f"{options.workers} workers, seed {options.seed}, step size {LR:g}, {STEPS} steps,")

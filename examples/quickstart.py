@@ -1,4 +1,4 @@
-"""Each node sees its own piece of a curve, yet learns the whole of it.
+"""Each node sees only a part of a curve, but learns the whole curve.
 
 Run: dpwa launch -n 2 -- python examples/quickstart.py
 or:  torchrun --nproc-per-node 2 examples/quickstart.py
@@ -18,9 +18,9 @@ net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 merges, loss = Counter[str](), None
 
-with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher says
+with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which node this is
     if gossip.updates == 0:
-        gossip.barrier(timeout_s=60)  # all begin together
+        gossip.barrier(timeout_s=60)  # wait until all nodes are ready
     end = time.monotonic() + 4.0  # seconds of training
     own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
     while time.monotonic() < end:
@@ -33,7 +33,7 @@ with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
             merges[merge.peer] += 1
     rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
-    print(gossip.finish())  # average with all who are there: all end alike
+    print(gossip.finish())  # average with all other nodes
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")
 print(f"{merges.total()} merges, from {dict(merges)}" if not rounds else f"{rounds} rounds")

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 learns the documentation of Python's own library, each node another part of it.
+"""A tiny GPT-2 trains on the text of Python's library, a different part on each node.
 
 Run: dpwa launch -n 2 -- python examples/transformers_trainer.py
 In a clone of dpwa, first: pip install -c constraints.txt '.[hf]'

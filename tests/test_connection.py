@@ -314,7 +314,7 @@ def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):
 
 
 def test_a_name_that_is_no_text_is_refused_with_what_may_be_missing():
-    with pytest.raises(UserError, match="is DPWA_NAME set"):
+    with pytest.raises(UserError, match="Is DPWA_NAME set"):
         DpwaConnection(None, config_of(1))
 
 

@@ -62,13 +62,13 @@ def test_nothing_works_before_the_beginning(monkeypatch):
 @pytest.mark.usefixtures("alone")
 def test_a_process_takes_part_once():
     assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
-    with pytest.raises(UserError, match="called already"):
+    with pytest.raises(UserError, match="called before"):
         dist.init_process_group("w1", config_of(1))
 
 
 @pytest.mark.usefixtures("alone")
 def test_what_cannot_be_changed_in_place_is_refused():
-    with pytest.raises(UserError, match="in place, got float"):
+    with pytest.raises(UserError, match=r"in place \(got float"):
         dist.all_reduce(1.0)
     with pytest.raises(UserError, match="rank from 0 to 0"):
         dist.broadcast([], src=1)

@@ -91,7 +91,9 @@ def test_an_error_that_several_classes_make_has_one_text():
 
 
 def test_the_exit_code_of_an_error_stays():
-    error = JoinTimeoutError("w1: gives up, nobody has let it in within 3 s: ... [DPWA-E226]")
+    error = JoinTimeoutError(
+        "w1: gives up, because no node has admitted it within 3 s: ... [DPWA-E226]"
+    )
     assert (error.code, error.message_code) == (3, "DPWA-E226")
 
 

@@ -219,7 +219,7 @@ def test_nothing_works_before_init(call):
 
 
 def test_init_is_called_once(alone):
-    with pytest.raises(UserError, match="init was called already"):
+    with pytest.raises(UserError, match="init was called before"):
         mv.init(name="w1", config=config_of(1))
 
 
@@ -253,5 +253,5 @@ def test_init_says_what_it_must_know(monkeypatch, variable, argument):
     monkeypatch.setenv("DPWA_NAME", "w1")
     monkeypatch.setenv("DPWA_CONFIG", "nodes.yaml")
     monkeypatch.delenv(variable)
-    with pytest.raises(UserError, match=f"give `{argument}`, .* sets {variable}"):
+    with pytest.raises(UserError, match=f"pass `{argument}`, .* sets {variable}"):
         mv.init()

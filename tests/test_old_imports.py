@@ -42,7 +42,9 @@ def test_the_warning_points_at_the_line_of_the_user(tmp_path):
     ],
 )
 def test_modules_that_are_gone_say_what_has_their_work_now(module, instead):
-    with pytest.raises(ModuleNotFoundError, match=rf"dpwa\.{module} is gone.*{instead}") as refused:
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"dpwa\.{module} was removed.*{instead}"
+    ) as refused:
         importlib.import_module(f"dpwa.{module}")
     assert refused.value.name == f"dpwa.{module}"
     assert not hasattr(dpwa, module)

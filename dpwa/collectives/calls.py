@@ -64,9 +64,9 @@ class CollectiveCalls:
 
     def barrier(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Wait until all members are here."""
-        from dpwa.collectives.operations import Barrier
+        from dpwa.collectives.operations import Operation
 
-        self.collectives.run_operation(Barrier(), timeout_s, tag)
+        self.collectives.run_operation(Operation("barrier"), timeout_s, tag)
 
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
@@ -134,7 +134,8 @@ class CollectiveCalls:
             timeout_s: maximum time to wait for each of their calls.
             tag: the order of calls to which this call belongs.
         """
-        from dpwa.collectives.operations import Join
+        from dpwa.collectives.operations import Operation
 
-        while self.collectives.run_operation(Join(), timeout_s, tag):
+        join = Operation("join", contributes=False)
+        while self.collectives.run_operation(join, timeout_s, tag):
             pass

@@ -7,18 +7,18 @@ import threading
 from functools import partial
 from typing import get_args
 
+from dpwa.collectives.call import Call
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
 from dpwa.collectives.pulling import PullListener, PullSource
-from dpwa.collectives.runner import Runner
 from dpwa.collectives.views import GroupMessage
-from dpwa.collectives.workspace import RoundLimits
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Reply, Service
 from dpwa.policy.group_views import Member
+from dpwa.policy.wait_budgets import RoundLimits
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello, Pull
@@ -44,7 +44,7 @@ class Collectives(Closeable, Service):
         own = Member(node.name, node.traffic.own_process[0])
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
-        self._runners: dict[str, Runner] = {}
+        self._groups: dict[str, Group] = {}
         self._called: set[str] = set()  # tags, by this node
         self.contacts = Contacts(
             own,
@@ -55,36 +55,29 @@ class Collectives(Closeable, Service):
             count=node.traffic.exchanged,
             process_of=node.traffic.connected_process,
         )
-        self._listener = PullListener(self.contacts)
-        self._pull_source = PullSource(node.rx.wake, node.traffic.sent)
+        self.listener = PullListener(self.contacts)
+        self.pull_source = PullSource(node.rx.wake, node.traffic.sent)
         self._unthrottled, self._lull_s = node.rx.unthrottled, node.rx.admission.lull_s
         self._connect = node.tx.connect
         self._upload = node.upload
         self._is_closed = node.closed
         self._owner = os.getpid()
         if not self._is_closed:  # else they say what they can say of a node that is closed
-            node.attach(self, self._listener)
+            node.attach(self, self.listener)
             finalize(node, self.close)
-
-    def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
-        """Return the runner for the collectives of a tag, which knows its members."""
-        runner = self._runner(tag)
-        if admits_at_once:  # a message of a peer may have made the group
-            runner.group.admit_at_once()
-        return runner
 
     def give_way(self, tag: str) -> None:
         """Let no node wait for long in collectives of a tag while the calling thread waits
         elsewhere.
         """
-        self._runner(tag).group.lull_s = partial(self._lull_s, self.runtime.current_thread())
+        self.group(tag).lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
         """Return the names of the members. After `close`, return the last members."""
         if not self._is_closed:
-            return self._runner(tag).group.view.names
-        runner = self._runners.get(tag)
-        return (self._ranks or (self.name,)) if runner is None else runner.group.view.names
+            return self.group(tag).view.names
+        group = self._groups.get(tag)
+        return (self._ranks or (self.name,)) if group is None else group.view.names
 
     def run_operation(
         self,
@@ -94,21 +87,20 @@ class Collectives(Closeable, Service):
         limits: RoundLimits | None = None,
     ) -> tuple[str, ...]:
         """Call a collective, and return the names of the nodes that contributed to it."""
-        runner = self._runner(tag)
+        group = self.group(tag)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if not 0 < timeout_s < float("inf"):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
         with self._unthrottled():
-            return runner.run_operation(operation, timeout_s, limits)
+            return Call(self, group, operation, timeout_s, limits).run()
 
     def report(self) -> JsonObject:
-        with self._lock:
-            runners = dict(self._runners)
+        groups = self.groups()
         return {
-            "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
-            "bytes": sum(runner.space.nbytes for runner in runners.values()),
-            "pulled_bytes": self._listener.received_bytes,
-            "served_bytes": self._pull_source.served_bytes,
+            "members": {group.tag: list(group.view.names) for group in groups},
+            "bytes": sum(group.memory.nbytes for group in groups),
+            "pulled_bytes": self.listener.received_bytes,
+            "served_bytes": self.pull_source.served_bytes,
         }
 
     def close(self) -> None:
@@ -118,11 +110,11 @@ class Collectives(Closeable, Service):
         with self._lock:
             if self._is_closed:
                 return
-            self._is_closed = True
-        for runner in self._runners.values():
-            runner.group.say_goodbye()
-            runner.space.close()
-        self._pull_source.clear()
+            self._is_closed = self.contacts.is_closed = True
+        for group in self._groups.values():
+            group.say_goodbye()
+            group.memory.close()
+        self.pull_source.clear()
         self.contacts.close()
 
     # What peers say, on the RxThread
@@ -131,19 +123,19 @@ class Collectives(Closeable, Service):
         if isinstance(message, Hello):
             self.contacts.receive_hello(message)
         elif isinstance(message, Pull):
-            self._pull_source.serve(message, self._upload.shared(message.name, reply))
+            self.pull_source.serve(message, self._upload.shared(message.name, reply))
         elif self.contacts.knows(message.name):
-            group = self._group(message.tag)
+            group = self._known_group(message.tag)
             if group is not None:
                 group.receive_message(message)
 
     def tick(self, now: float) -> bool:
         """Go on with ballots, and with pulls that had to wait."""
-        are_busy = [group.tick(now) for group in self._groups()]
-        return self._pull_source.serve_waiting() or any(are_busy)
+        are_busy = [group.tick(now) for group in self.groups()]
+        return self.pull_source.serve_waiting() or any(are_busy)
 
-    def _runner(self, tag: str) -> Runner:
-        """Return the runner for a tag that this node calls."""
+    def group(self, tag: str) -> Group:
+        """Return the group of a tag that this node calls."""
         require_own_process(self._owner, self.name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
@@ -160,30 +152,30 @@ class Collectives(Closeable, Service):
                         f"has at most {MAX_TAGS} tags (got {tag!r:.80}) [DPWA-E152]"
                     )
                 self._called.add(tag)
-            return self._runners.get(tag) or self._add(tag)
+            return self._groups.get(tag) or self._add(tag)
 
-    def _add(self, tag: str) -> Runner:
+    def groups(self) -> list[Group]:
+        """Return the groups of all tags, those that only peers have used among them."""
+        with self._lock:
+            return list(self._groups.values())
+
+    def _add(self, tag: str) -> Group:
         self._connect(needs_all=True)
         group = Group(tag, self._ranks, self.contacts, self.runtime, self._are_known)
-        places = self.contacts, self._listener, self._pull_source
-        runner = self._runners[tag] = Runner(group, *places, self.runtime, self._groups)
-        return runner
+        self._groups[tag] = group
+        return group
 
-    def _group(self, tag: str) -> Group | None:
+    def _known_group(self, tag: str) -> Group | None:
         """Return a group for a message of a peer, or `None` if there are too many.
 
         Peers may be the first to use a tag, but cannot use up this node's share of tags.
         """
         with self._lock:
-            runner = self._runners.get(tag)
-            if runner is None and not self._is_closed and len(self._runners) < 2 * MAX_TAGS:
-                runner = self._add(tag)
-            return None if runner is None else runner.group
-
-    def _groups(self) -> list[Group]:
-        with self._lock:
-            return [runner.group for runner in self._runners.values()]
+            group = self._groups.get(tag)
+            if group is None and not self._is_closed and len(self._groups) < 2 * MAX_TAGS:
+                group = self._add(tag)
+            return group
 
     def _contact_changed(self, peer: str) -> None:
-        for group in self._groups():
+        for group in self.groups():
             group.contact_changed(peer)

@@ -79,7 +79,7 @@ class Contacts(Closeable):
         self._departed: OrderedDict[str, deque[bytes]] = OrderedDict()
         self._memory: SharedMemory | None = None
         self._numbers = 0
-        self._is_closed = False
+        self.is_closed = False  # makes no memory any more, and nobody waits for peers
 
     # Peers
 
@@ -180,7 +180,7 @@ class Contacts(Closeable):
     def offer_memory(self) -> bool:
         """Allocate memory for peers on this host at the first call. Return whether there is any."""
         with self._lock:
-            if self._memory is None and self._may_map and not self._is_closed:
+            if self._memory is None and self._may_map and not self.is_closed:
                 with uninterrupted():
                     self._make_memory()
             return self._memory is not None
@@ -228,7 +228,7 @@ class Contacts(Closeable):
 
     def close(self) -> None:
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             for contact in self._contacts.values():
                 self._unmap(contact)
             if self._memory is not None:

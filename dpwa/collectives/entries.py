@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgpack
-import numpy as np
 
 from dpwa.data.layout import Layout
-from dpwa.data.payload import Payload
-from dpwa.data.segments import ByteArray
-from dpwa.errors import ParametersError, ProtocolError
+from dpwa.errors import ProtocolError
 from dpwa.policy.group_views import Member
 from dpwa.wire.messages import printable, unpack
 
@@ -23,7 +17,6 @@ INLINE_BYTES = 8 * 1024  # values that are told along with the entry
 _DESCRIPTIONS = 16
 _DESCRIPTION_BYTES = 200  # with a value inline, all of it must fit a record
 _LISTED = 8  # members that have called the same
-JOIN = "join"
 
 
 @dataclass(frozen=True)
@@ -45,10 +38,7 @@ class Contribution:
     digest: bytes = b""  # of what all should have alike
 
     def pack(self) -> bytes:
-        fields = [self.call, self.contributes, self.fingerprint, self.count]
-        place = [self.nbytes, list(self.buffers), self.inline, self.root]
-        place += [self.is_whole, self.is_sound, self.digest]
-        return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
+        return bytes(msgpack.packb([*vars(self).values()]))
 
     @classmethod
     def unpack(cls, record: bytes) -> Contribution:
@@ -70,11 +60,9 @@ class Contribution:
                 len(inline) in (0, nbytes) and 0 <= nbytes <= MAX_VALUE_BYTES
             ):
                 words = tuple(printable(text) for text in descriptions)
-                kind = printable(call)
-                buffers = brought, reduced
                 form = fingerprint, count, words, nbytes
-                place = buffers, inline, root, is_whole
-                return cls(kind, contributes, *form, *place, is_sound, digest)
+                place = (brought, reduced), inline, root, is_whole
+                return cls(printable(call), contributes, *form, *place, is_sound, digest)
         raise ProtocolError("not an entry of a collective")
 
 
@@ -146,7 +134,7 @@ def _listed(names: list[str], call: str) -> str:
 
 def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
     """Return the record of a member that is ready, with the join requests that it knows of."""
-    return bytes(msgpack.packb([[asks.name, asks.incarnation] for asks in join_requests]))
+    return bytes(msgpack.packb(join_requests))
 
 
 def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
@@ -158,96 +146,3 @@ def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
     if not all(isinstance(m.name, str) and isinstance(m.incarnation, bytes) for m in members):
         raise ProtocolError("not a record of a member that is ready")
     return members
-
-
-_SIZE = struct.Struct("<Q")
-_ALIGNMENT = 64
-_ARRAY, _TENSOR = 1, 2
-
-
-class PackedObject:
-    """None, numbers, strings, bytes, arrays, tensors, and lists and dicts of them, to be sent.
-
-    No received bytes can run code:
-
-        0    size of the header
-        8    the header: msgpack, with a reference in the place of each array
-             the bytes of the arrays, each from a multiple of 64 bytes on
-    """
-
-    def __init__(self, value: object) -> None:
-        self._leaves: list[tuple[int, Payload]] = []
-        self._end = 0  # of the bytes of the arrays
-        try:
-            header = bytes(msgpack.packb(value, default=self._reference))
-            _check_keys(header)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ParametersError(f"a value that cannot be sent: {error} [DPWA-E154]") from None
-        self._head = _SIZE.pack(len(header)) + header
-        self._data_at = _aligned(len(self._head))
-        self.nbytes = self._data_at + self._end if self._leaves else len(self._head)
-
-    def copy_into(self, target: ByteArray) -> None:
-        target[: len(self._head)] = np.frombuffer(self._head, np.uint8)
-        for start, payload in self._leaves:
-            first = self._data_at + start
-            payload.copy_into(0, payload.nbytes, target[first : first + payload.nbytes])
-
-    def _reference(self, leaf: object) -> msgpack.ExtType:
-        if isinstance(leaf, np.generic):
-            leaf = np.asarray(leaf)
-        torch = sys.modules.get("torch")
-        is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
-        if not is_tensor and not isinstance(leaf, np.ndarray):
-            raise TypeError(f"it has a {type(leaf).__name__}")
-        payload = Payload(leaf)
-        (spec,) = payload.layout.tensors
-        start = _aligned(self._end)
-        self._end = start + payload.nbytes
-        self._leaves.append((start, payload))
-        reference = msgpack.packb([spec.dtype, spec.shape, start, payload.nbytes])
-        return msgpack.ExtType(_TENSOR if is_tensor else _ARRAY, reference)
-
-
-def unpack_object(data: ByteArray) -> object:
-    """Unpack data. Tuples become lists, and tensors become arrays if torch is not loaded.
-
-    Arrays are views of the data, which must not be changed.
-    """
-    try:
-        (size,) = _SIZE.unpack_from(data.data)
-        header = data[_SIZE.size : _SIZE.size + size]
-        rest = data[_aligned(_SIZE.size + size) :]
-
-        def leaf(code: int, reference: bytes) -> Any:
-            dtype, shape, start, nbytes = msgpack.unpackb(reference, raw=False)
-            return _leaf(code, dtype, shape, rest[start : start + nbytes])
-
-        return msgpack.unpackb(header.data, raw=False, strict_map_key=False, ext_hook=leaf)
-    except (
-        struct.error,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,  # of torch; and of nesting that is too deep
-        msgpack.UnpackException,
-    ):
-        raise ProtocolError("not a value of a node") from None
-
-
-def _check_keys(header: bytes) -> None:
-    """Unpack the header as the others will, because some packed keys cannot be unpacked."""
-    msgpack.unpackb(header, raw=False, strict_map_key=False, ext_hook=lambda *_: [])
-
-
-def _leaf(code: int, dtype: str, shape: list[int], data: ByteArray) -> Any:
-    torch = sys.modules.get("torch")
-    if code == _TENSOR and torch is not None:
-        return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
-    if code not in (_ARRAY, _TENSOR):
-        raise ValueError("unknown kind of leaf")
-    return data.view(np.dtype(dtype)).reshape(shape)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

@@ -79,8 +79,8 @@ class PairExchange:
     is_last: bool  # this node comes after the other in rank
     _changed: int = 0
 
-    def run_exchange(self, look: Callable[[], None]) -> None:
-        """Add up. `look` is called from time to time, and may raise an error to end it."""
+    def run_exchange(self, look: Callable[[], bool]) -> None:
+        """Add up. `look` is called from time to time, and ends it by returning true."""
         by = 2 if self.op == "mean" else 1
         for piece in self.payload.layout.pieces(self.payload.nbytes, PAIR_PIECE_BYTES):
             place = self.payload.place(piece.start, piece.stop)
@@ -91,7 +91,8 @@ class PairExchange:
             reduce_into(target, theirs, piece.dtype, self.op, by=by, is_last=self.is_last)
             if place is None:
                 self.payload.assign(piece.start, piece.stop, target)
-            look()
+            if look():
+                return
 
     def complete(self) -> None:
         """Nothing is left to do."""
@@ -123,8 +124,8 @@ class Exchange:
     _reduced_pieces: set[int] = field(default_factory=set)
     _in_order: int = 0  # how many of this node's shard are there without a gap
 
-    def run_exchange(self, look: Callable[[], None]) -> None:
-        """Reduce this node's shards, and get the others. `look` may raise an error to end it."""
+    def run_exchange(self, look: Callable[[], bool]) -> None:
+        """Reduce this node's shards, and get the others. `look` ends it by returning true."""
         for shard in self.shards:
             if shard.owner in self.near and self.near[shard.owner][1].nbytes < shard.nbytes:
                 raise ProtocolError(f"the memory of {shard.owner} is smaller than its shard")
@@ -136,7 +137,8 @@ class Exchange:
         if not far_sources:
             for shard, piece in at.values():
                 self._reduce(shard, piece, {})
-                look()
+                if look():
+                    return
         for request, data in self.puller.arrivals(look):
             if request.area == REDUCED:
                 self._pulled[request.start] = data

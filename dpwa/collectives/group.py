@@ -14,8 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import Enum, IntEnum
+from itertools import starmap
 
 from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.memory import ValueMemory
 from dpwa.collectives.views import (
     ENTERED,
     NOWHERE,
@@ -27,10 +29,10 @@ from dpwa.collectives.views import (
     ViewDiscovery,
 )
 from dpwa.data.shared_records import Posted
-from dpwa.errors import ClosedError
+from dpwa.errors import ClosedError, UserError
 from dpwa.policy.ballots import Ballot, Decision, Silence, Stand
 from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
-from dpwa.runtime import Runtime
+from dpwa.runtime import CallLock, Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
@@ -39,15 +41,18 @@ log = logging.getLogger("dpwa.collectives")
 class Phase(IntEnum):
     """The state of a node in the current or next collective of its group."""
 
-    OUTSIDE = 0  # nothing: it has left, or the others have gone on without it
-    ASKING = 1  # nothing, and it has asked to be let in again
-    IDLE = 2  # a member, which has not called it yet
-    ENTERED = 3  # it has called it, and said so
-    READY = 4  # it has done its part, and said so: only the word of others is missing
-    VOTING = 5  # it holds a ballot, with the stand that it had: if it was not ready, it never is
+    OUTSIDE = 0  # it has left, or the others have gone on without it
+    LEFT_BEHIND = 1  # likewise, after a collective with them, which its caller does not know yet
+    ASKING = 2  # likewise, and it has asked to be let in again
+    REFUSED = 3  # likewise, and a member answers that it waits elsewhere
+    UNUSED = 4  # the only member of a view, made by a message of a peer, of which it tells nobody
+    IDLE = 5  # a member, which has not called it yet
+    ENTERED = 6  # it has called it, and said so
+    READY = 7  # it has done its part, and said so: only the word of others is missing
+    VOTING = 8  # it holds a ballot, with the stand that it had: if it was not ready, it never is
 
 
-class Event(Enum):
+class Event(str, Enum):
     """The events in a group. The first three are of the training thread.
 
     These concern the collective that it calls. If that is already over, they are no events.
@@ -58,33 +63,34 @@ class Event(Enum):
     ALL_READY = "it knows that all members have"
     DOUBTS = "a member is missing, or votes, or the time is over"
     DECIDED = "it is decided how the collective ends, and the node goes on with the next"
-    IS_LEFT = "the node leaves, or the others go on without it"
+    IS_LEFT = "the others go on without the node, or it gives up"
+    IS_TOLD = "its caller hears of that"
+    LEAVES = "it leaves by itself, or had no part in this view yet"
     ASKS = "it asks to be let in"
+    IS_REFUSED = "a member that waits elsewhere answers"
     IS_LET_IN = "it is let in"
+    IS_USED = "it begins to look for others"
 
 
-_OUTSIDE, _ASKING, _IDLE, _ENTERED, _READY, _VOTING = Phase
-_NO = None  # nothing happens
+_OUTSIDE, _LEFT_BEHIND, _ASKING, _REFUSED, _UNUSED, _IDLE, _ENTERED, _READY, _VOTING = Phase
+_MEMBER = _UNUSED, _IDLE, _ENTERED, _READY, _VOTING
 
-# fmt: off
-_TABLE: dict[Event, tuple[Phase | None, ...]] = {
-    #                 OUTSIDE  ASKING   IDLE      ENTERED   READY     VOTING
-    Event.CALLS:     (_NO,     _NO,     _ENTERED, _NO,      _NO,      _VOTING),
-    Event.HAS_DONE:  (_NO,     _NO,     _NO,      _READY,   _NO,      _NO),
+# The phase after an event, by the phase before. Nothing happens in phases that are not named.
+_TABLE: dict[Event, dict[Phase, Phase]] = {
+    Event.CALLS: {_UNUSED: _ENTERED, _IDLE: _ENTERED, _VOTING: _VOTING},
+    Event.HAS_DONE: {_ENTERED: _READY},
     # A ballot that is under way can only decide likewise, and is waited for.
-    Event.ALL_READY: (_NO,     _NO,     _NO,      _NO,      _IDLE,    _NO),
-    Event.DOUBTS:    (_NO,     _NO,     _VOTING,  _VOTING,  _VOTING,  _NO),
-    Event.DECIDED:   (_NO,     _NO,     _IDLE,    _IDLE,    _IDLE,    _IDLE),
-    Event.IS_LEFT:   (_NO,     _NO,     _OUTSIDE, _OUTSIDE, _OUTSIDE, _OUTSIDE),
-    Event.ASKS:      (_ASKING, _ASKING, _NO,      _NO,      _NO,      _NO),
-    Event.IS_LET_IN: (_IDLE,   _IDLE,   _IDLE,    _IDLE,    _IDLE,    _IDLE),
+    Event.ALL_READY: {_READY: _IDLE},
+    Event.DOUBTS: dict.fromkeys((_UNUSED, _IDLE, _ENTERED, _READY), _VOTING),
+    Event.DECIDED: dict.fromkeys(_MEMBER, _IDLE),
+    Event.IS_LEFT: dict.fromkeys(_MEMBER, _LEFT_BEHIND),
+    Event.IS_TOLD: {_LEFT_BEHIND: _OUTSIDE},
+    Event.LEAVES: dict.fromkeys((_ASKING, _REFUSED, *_MEMBER), _OUTSIDE),
+    Event.ASKS: dict.fromkeys((_OUTSIDE, _LEFT_BEHIND, _ASKING, _REFUSED), _ASKING),
+    Event.IS_REFUSED: {_ASKING: _REFUSED},
+    Event.IS_LET_IN: dict.fromkeys(Phase, _IDLE),
+    Event.IS_USED: {_UNUSED: _IDLE},
 }
-# fmt: on
-
-
-def after(event: Event, phase: Phase) -> Phase | None:
-    """Return the phase that follows an event. `None`: nothing happens."""
-    return _TABLE[event][phase]
 
 
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
@@ -116,9 +122,10 @@ class Group:
     ) -> None:
         self.tag = tag
         self.ranks = tuple(ranks)
-        self._own = contacts.own
+        self.own = contacts.own
+        self.runtime = runtime
+        self.memory = ValueMemory(contacts)
         self._contacts = contacts
-        self._clock = runtime
         self._are_known = are_known
         # Reentrant: a signal handler may close the node while its thread is in here.
         self.lock = self.changed = runtime.condition()
@@ -128,9 +135,10 @@ class Group:
         self._watchers: list[Callable[[GroupView], None]] = []
 
         # The collective that comes next, or is under way
-        self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self._own,))
+        self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
         self.number = 0
-        self.phase = Phase.IDLE
+        # Messages of others make a group, too, which is of no view until this node uses it.
+        self.phase = Phase.IDLE if ranks else Phase.UNUSED
         self.ballot: Ballot | None = None  # while the phase is VOTING
         self._posted: dict[int, bytes] = {}  # this node's records, by phase
         self._called_at = 0.0  # when it told its record last to members that have not come so far
@@ -143,30 +151,42 @@ class Group:
 
         # The collectives before it
         self.called = 0  # the one that the training thread calls next, or is in
+        self.inside: int | None = None  # the one that it is in, or was when an interrupt came
+        self._call_lock = runtime.call_lock()
         self._decided: dict[int, Decision] = {}  # that the training thread has not ended yet
         # How they ended, the view after each, and the lives of its members
         self._ended: OrderedDict[Key, tuple[Decision, GroupView, dict[str, bytes]]] = OrderedDict()
 
         self.silence = Silence()  # of members in ballots
         self.exits = 0  # how often it has been outside
-        self.is_answered = False  # it has heard of a view since it was left behind
-        self.is_refused = False  # a member of that waits elsewhere, since this node has asked
+        self._came_at = 0  # the number of the first collective since it was let in
+        self._ask_at = math.inf  # when the RxThread asks again to be let in
         # For how long the thread that calls these collectives has waited for peers, anywhere; only
         # where members are not to wait for it meanwhile
         self.lull_s: Callable[[], float] | None = None
         self._awaited_at = math.inf  # since when others wait for a node that waits elsewhere
-        self._has_part = False  # it has ended a collective in this view
-        self._asks_again, self._asked_at = False, 0.0  # to be let in, until it is
-        self._is_untold = False  # was left behind after that, which its caller does not know yet
-        # it calls something; messages of others make a group, too, which is of no view until then
-        self._is_used = bool(ranks)
         self._admits_at_once = False  # a ballot lets in who asks for it
         self._work = 0  # how much was done for what stands on views and calls no collectives
-        self._is_closed = False
 
     @property
     def is_evicted(self) -> bool:
-        return self.phase <= Phase.ASKING
+        """Whether this node is no member."""
+        return self.phase <= Phase.REFUSED
+
+    @property
+    def _asks(self) -> bool:
+        """Whether it has asked to be let in, and is no member yet."""
+        return self.phase in (Phase.ASKING, Phase.REFUSED)
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether it is no member, and has not asked to be let in."""
+        return self.phase <= Phase.LEFT_BEHIND
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it has heard of a view since it was left behind."""
+        return self.discovery.knows_views
 
     @property
     def has_boards(self) -> bool:
@@ -184,6 +204,19 @@ class Group:
 
     # The training thread
 
+    @property
+    def call_lock(self) -> CallLock:
+        """The lock of the current call. A call within a call raises `UserError`.
+
+        It would never end.
+        """
+        if self._call_lock.is_own:  # such as that of a signal handler
+            raise UserError(
+                "this thread is in a collective with this tag already; expected a different tag"
+                " [DPWA-E149]"
+            )
+        return self._call_lock
+
     def may_meet(self) -> bool:
         """Look for others before the first collective. Return whether more of them may still
         arrive.
@@ -192,7 +225,7 @@ class Group:
         too.
         """
         with self.lock:
-            self._is_used = True
+            self._take(Event.IS_USED)
             if not self._is_first():
                 return False
             self.discovery.seek(self.view, self._rank(), SEEK_AT_FIRST_EVERY_S)
@@ -215,14 +248,14 @@ class Group:
     def give_up(self) -> None:
         """Leave the group, and report this to the caller of a collective."""
         with self.lock:
-            had_part = self._has_part
-            self.leave_group()
-            self._is_untold |= had_part
+            if not self.is_evicted:
+                self._vote_against_itself()
+                self._step_outside()
 
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
         with self.lock:
-            phase = after(Event.CALLS, self.phase)
+            phase = self._after(Event.CALLS)
             if self.called < self.number or phase is None:
                 return
             self._records.open()
@@ -234,37 +267,43 @@ class Group:
     def post_ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self.lock:
-            phase = after(Event.HAS_DONE, self.phase)
-            if self.called == self.number and phase is not None:
-                self.phase, self._called_at = phase, self._clock.now()
+            if self.called == self.number and self._take(Event.HAS_DONE):
+                self._called_at = self.runtime.now()
                 self._post(READY, record)
 
     def end_call(self, joiners: Iterable[Member]) -> None:
         """End a collective of which all members are known to be ready."""
         with self.lock:
-            if self.called == self.number and after(Event.ALL_READY, self.phase) is not None:
+            if self.called == self.number and self._after(Event.ALL_READY) is not None:
                 self._conclude(Decision(holds=True, joiners=tuple(sorted(joiners))))
 
     @property
     def decision(self) -> Decision | None:
         """The outcome of the collective that this node has called, or `None` if it is not known."""
         with self.lock:
-            if self.phase <= Phase.ASKING and self.called == self.number:
-                return Decision(holds=False, lost=(self._own.name,))
+            if self.phase <= Phase.REFUSED and self.called == self.number:
+                return Decision(holds=False, lost=(self.own.name,))
             return self._decided.get(self.called)
 
-    def finish(self, number: int) -> None:
+    def leave_call(self) -> Decision | None:
+        """Leave, unless the collective is over that this node is inside. Return how that ends."""
+        with self.lock:
+            if self.number == self.inside:
+                self.leave_group()
+            return self.decision
+
+    def finish(self) -> None:
         """Go on to the next collective, once, after the decision on this one was taken note of."""
         with self.lock:
-            if self.called == number < self.number:
+            if self.inside == self.called < self.number:
                 self._decided.pop(self.called, None)
                 self.called += 1
+            self.inside = None
 
     def told(self) -> bool:
         """Return, once, whether this node has lost its part in a view."""
         with self.lock:
-            was_untold, self._is_untold = self._is_untold, False
-            return was_untold
+            return self._take(Event.IS_TOLD)
 
     def expire(self) -> None:
         """Hold a ballot, because the time of this node is over."""
@@ -275,10 +314,10 @@ class Group:
     def look_around(self) -> None:
         """Hold a ballot if a member is gone, or has continued without this node."""
         with self.lock:
-            may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
+            may_open = self.called == self.number and self._after(Event.DOUBTS) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
                 self._open_ballot()
-            elif self._clock.now() - self._called_at >= CALL_AGAIN_S:
+            elif self.runtime.now() - self._called_at >= CALL_AGAIN_S:
                 self._call()
 
     def _call(self) -> None:
@@ -287,7 +326,7 @@ class Group:
         They may read no board, or wait elsewhere. Or they have continued in a different view since
         they received the record, and answer this now.
         """
-        self._called_at = self._clock.now()
+        self._called_at = self.runtime.now()
         missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
         for phase, record in self._posted.items():
             self._records.send_record(sorted(missing), self.key, phase, record)
@@ -303,7 +342,7 @@ class Group:
     @property
     def _waits_elsewhere(self) -> bool:
         """Whether the thread that calls these collectives waits for others in something else."""
-        is_free = self.phase in (Phase.IDLE, Phase.ASKING)
+        is_free = self._asks or self.phase in (Phase.UNUSED, Phase.IDLE)
         return is_free and self.lull_s is not None and self.lull_s() >= ELSEWHERE_S
 
     def _gives_way(self, now: float) -> bool:
@@ -322,8 +361,8 @@ class Group:
         return True
 
     def check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
+        if self._contacts.is_closed:
+            raise ClosedError(f"node {self.own.name!r} is closed [DPWA-E058]")
 
     def ask_to_join(self, *, again: bool = False) -> list[str]:
         """Ask all reachable nodes to be admitted, and return their names.
@@ -331,18 +370,16 @@ class Group:
         With `again`, the RxThread repeats this while the training thread is elsewhere.
         """
         with self.lock:
-            self._asks_again, self._asked_at = again, self._clock.now()
-            phase = after(Event.ASKS, self.phase)
-            if phase is None:
+            if not self._take(Event.ASKS):
                 return []
-            self.phase = phase
+            self._ask_at = self.runtime.now() + ASK_AGAIN_S if again else math.inf
             self._records.clear()  # its numbers may be ahead of those it will be let in at
             return self.discovery.ask_to_join()
 
     def start_alone(self) -> None:
         """Continue in a view of this node only, because there is no other node."""
         with self.lock:
-            self.enter_view(GroupView((self._own,), self.number), self.number)
+            self.enter_view(GroupView((self.own,), self.number), self.number)
 
     def start_anew(self) -> None:
         """Let in all others if all of them ask for it, as this node does, and it is the first."""
@@ -350,10 +387,15 @@ class Group:
             requests = self.discovery.join_requests()
             reached = {name for name in self.others if self._contacts.is_up(name)}
             asked = {member.name for member in requests}
-            if self.is_evicted and asked >= reached and self._own.name < min(asked, default=""):
+            if self.is_evicted and asked >= reached and self.own.name < min(asked, default=""):
                 self.start_alone()
                 self._open_ballot()
                 self._skip()
+
+    def forget_answers(self) -> None:
+        """Forget the views of others, until they answer again."""
+        with self.lock:
+            self.discovery.forget_views()
 
     def join_requests(self) -> tuple[Member, ...]:
         with self.lock:
@@ -373,7 +415,7 @@ class Group:
         whether this node left.
         """
         with self.lock:
-            self._is_used = True
+            self._take(Event.IS_USED)
             self._skip()
             has_to_leave = self.is_outranked
             if has_to_leave:
@@ -393,7 +435,8 @@ class Group:
     def admit_at_once(self) -> None:
         """Admit nodes that ask for it by a ballot, not only when the next collective ends."""
         with self.lock:
-            self._admits_at_once = self._is_used = True
+            self._admits_at_once = True
+            self._take(Event.IS_USED)
 
     def watch(self, watcher: Callable[[GroupView], None]) -> None:
         """Call a function with every view from now on, while the lock is held."""
@@ -450,7 +493,7 @@ class Group:
         return posted is not None and posted.number > self.number
 
     def _other_members(self) -> list[str]:
-        return [name for name in self.view.names if name != self._own.name]
+        return [name for name in self.view.names if name != self.own.name]
 
     def _is_first(self) -> bool:
         """Tell whether this node begins alone, and has no reason yet to end that."""
@@ -470,7 +513,7 @@ class Group:
         with self.lock:
             found: dict[str, bytes] = {}
             for name in self.view.names:
-                is_own = name == self._own.name
+                is_own = name == self.own.name
                 record = self._posted.get(phase) if is_own else self._record(name, phase)
                 if record is not None:
                     found[name] = record
@@ -483,7 +526,7 @@ class Group:
         told = [n + " (not connected)" * (not up(n)) for n in missing]
         text = "%s: a collective waits for %s, at most %.0f s more [DPWA-W099]"
         if told:
-            log.warning(text, self._own.name, ", ".join(told), left_s)
+            log.warning(text, self.own.name, ", ".join(told), left_s)
 
     def contact_changed(self, peer: str) -> None:
         """Send this node's records to a peer that was met for the first time, or is back."""
@@ -520,11 +563,9 @@ class Group:
         """
         with self.lock:
             ballot = self.ballot
-            is_due = now - self._asked_at >= ASK_AGAIN_S  # this is called for each message
             is_awaited = self._gives_way(now)
-            may_ask = self._asks_again and not self._waits_elsewhere
-            if may_ask and self.phase is Phase.ASKING and is_due:
-                self._asked_at = now
+            if now >= self._ask_at and self._asks and not self._waits_elsewhere:
+                self._ask_at = now + ASK_AGAIN_S
                 self.discovery.ask_to_join()
             if ballot is None:
                 return is_awaited
@@ -536,7 +577,7 @@ class Group:
 
     def _open_ballot(self, *, expired: bool = False) -> None:
         """Hold a ballot, unless one is under way. `expired`: the time of this node is over."""
-        phase = after(Event.DOUBTS, self.phase)
+        phase = self._after(Event.DOUBTS)
         if phase is not None:
             ballot = self._new_ballot(expired=expired)
             self.phase, self.ballot = phase, ballot
@@ -548,8 +589,8 @@ class Group:
         has_entered = self.phase in (Phase.ENTERED, Phase.READY)
         seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
         stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)
-        now, silence = self._clock.now(), self.silence
-        return Ballot(self._own.name, self.view.names, stand, now, silence=silence)
+        now, silence = self.runtime.now(), self.silence
+        return Ballot(self.own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
         """Return whether a member is considered lost, so that its outcomes no longer count."""
@@ -564,7 +605,7 @@ class Group:
             self._conclude(decision)
 
     def _tell_vote(self, ballot: Ballot) -> None:
-        self._told_at = self._clock.now()
+        self._told_at = self.runtime.now()
         self._vote(self.view.names, self.key, ballot)
 
     def _vote(self, names: Iterable[str], key: Key, ballot: Ballot) -> None:
@@ -578,7 +619,7 @@ class Group:
             ready=stand.ready,
             expired=stand.expired,
             seen=tuple(sorted(stand.seen)),
-            join_requests=tuple((asks.name, asks.incarnation) for asks in stand.join_requests),
+            join_requests=stand.join_requests,
         )
         self._sender.send_to(names, vote)
 
@@ -587,11 +628,11 @@ class Group:
     def leave_group(self) -> None:
         """Notify the others that this node takes no part any more, so that no node waits for it."""
         with self.lock:
-            self._asks_again = False
-            if not self.is_evicted:
+            if self.is_evicted:
+                self._take(Event.LEAVES)
+            else:
                 self._vote_against_itself()
-                self._has_part = False
-                self._step_outside()
+                self._step_outside(Event.LEAVES)
 
     def say_goodbye(self) -> None:
         """Send the members the last collective's outcome, which they may be unable to read later.
@@ -599,7 +640,6 @@ class Group:
         A thread that is in a collective now, or calls one, gets `ClosedError`.
         """
         with self.lock:
-            self._is_closed = True
             self.changed.notify_all()
             if self._ended:
                 key, (decision, view, _) = next(reversed(self._ended.items()))
@@ -607,14 +647,14 @@ class Group:
 
     def enter_view(self, view: GroupView, number: int) -> None:
         """Take part in a view from this collective on. Called with the lock held."""
-        self._has_part = self._asks_again = False
+        self._came_at = number
         self.discovery.forget_views()
         self._start(Event.IS_LET_IN, view, number)
         self._skip()
 
     def _vote_against_itself(self) -> None:
         ballot = self.ballot or self._new_ballot(expired=False)
-        ballot.suspects.add(self._own.name)
+        ballot.suspects.add(self.own.name)
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
@@ -632,16 +672,15 @@ class Group:
         self._ended[self.key] = decision, view, lives
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        if self._own.name in decision.lost or self._own.name not in view.names:
+        if self.own.name in decision.lost or self.own.name not in view.names:
             self._step_outside()
             return
-        self._has_part = True
         self.discovery.forget_members(Member(name, self._life_of(name)) for name in view.names)
         self._decided[self.number] = decision
         self._start(Event.DECIDED, view, self.number + 1)
 
     def _start(self, event: Event, view: GroupView, number: int) -> None:
-        phase, has_changed = after(event, self.phase), view != self.view
+        phase, has_changed = self._after(event), view != self.view
         if phase is None:
             return
         if has_changed:
@@ -650,23 +689,32 @@ class Group:
         self.view, self.number, self._posted = view, number, {}
         self.phase, self.ballot = phase, None
         if has_changed:
-            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
+            log.info("%s: collectives among %s", self.own.name, ", ".join(view.names))
             self.discovery.forget_views()
             for watcher in self._watchers:
                 watcher(view)
         self.changed.notify_all()
 
-    def _step_outside(self) -> None:
+    def _step_outside(self, event: Event | None = None) -> None:
         """Note that the others continue without this node."""
-        phase = after(Event.IS_LEFT, self.phase)
-        if phase is None:
-            return
-        self.phase, self.ballot, self._posted = phase, None, {}
-        self.exits += 1
-        self.is_answered = False
-        self._is_untold |= self._has_part
-        self._has_part = False
-        self.changed.notify_all()
+        has_part = self.number > self._came_at
+        phase = self._after(event or (Event.IS_LEFT if has_part else Event.LEAVES))
+        if phase is not None:
+            self.phase, self.ballot, self._posted = phase, None, {}
+            self.exits += 1
+            self.discovery.forget_views()
+            self.changed.notify_all()
+
+    def _after(self, event: Event) -> Phase | None:
+        """Return the phase that follows an event. `None`: nothing happens."""
+        return _TABLE[event].get(self.phase)
+
+    def _take(self, event: Event) -> bool:
+        """Go on to the phase that follows an event. Return whether there is one."""
+        phase = _TABLE[event].get(self.phase)
+        if phase is not None:
+            self.phase = phase
+        return phase is not None
 
     def _skip(self) -> None:
         """Ignore decisions about collectives that this node has not called."""
@@ -681,7 +729,7 @@ class Group:
             number=key[1],
             holds=decision.holds,
             lost=decision.lost,
-            members=tuple((member.name, member.incarnation) for member in view.members),
+            members=view.members,
             since=view.since,
             before=view.before,
         )
@@ -704,7 +752,7 @@ class Group:
 
     def _hear_post(self, post: Post) -> None:
         """Take in that a member has entered, or is ready."""
-        if self.phase is Phase.OUTSIDE and (post.view, post.number) not in self._ended:
+        if self._is_away and (post.view, post.number) not in self._ended:
             self._stay_out(post)
             return
         if self._answers_late(post):
@@ -720,7 +768,7 @@ class Group:
     def _hear_vote(self, vote: Vote) -> None:
         key = vote.view, vote.number
         if self.is_evicted and key not in self._ended:
-            if self.phase is Phase.OUTSIDE or vote.view == self.view.identity:
+            if self._is_away or vote.view == self.view.identity:
                 self._stay_out(vote)
             return
         is_own = vote.view == self.view.identity and self._knows(vote.name, vote.incarnation)
@@ -740,25 +788,25 @@ class Group:
         self._open_ballot()
         ballot = self.ballot
         if ballot is not None:
-            asks = tuple(Member(name, life) for name, life in vote.join_requests)
+            asks = tuple(starmap(Member, vote.join_requests))
             stand = Stand(vote.entered, vote.ready, vote.expired, frozenset(vote.seen), asks)
-            if ballot.record_vote(vote.name, vote.suspects, stand, self._clock.now()):
+            if ballot.record_vote(vote.name, vote.suspects, stand, self.runtime.now()):
                 self._tell_vote(ballot)
         self._decide()
 
     def _stay_out(self, said: Post | Vote) -> None:
         """Tell a member that waits for this node that it takes no part any more."""
-        own, suspects = self._own.name, said.suspects if isinstance(said, Vote) else ()
+        own, suspects = self.own.name, said.suspects if isinstance(said, Vote) else ()
         if own not in suspects and said.name not in suspects:
             stand = Stand(entered=False, ready=False)
-            ballot = Ballot(own, self.view.names, stand, self._clock.now(), {own})
+            ballot = Ballot(own, self.view.names, stand, self.runtime.now(), {own})
             self._vote([said.name], (said.view, said.number), ballot)
 
     def _hear_outcome(self, outcome: CollectiveOutcome) -> None:
-        members = tuple(Member(name, life) for name, life in outcome.members)
+        members = tuple(starmap(Member, outcome.members))
         view, name = GroupView(members, outcome.since, outcome.before), outcome.name
-        if self.phase is Phase.ASKING:
-            if self._own in members and view != self.view:
+        if self._asks:
+            if self.own in members and view != self.view:
                 self.enter_view(view, outcome.since)
             return
         is_it = (outcome.view, outcome.number) == self.key and not self.is_evicted
@@ -772,7 +820,7 @@ class Group:
         if not self._contacts.knows(member.name):
             return
         self.discovery.hear_join_request(member)
-        if self.is_evicted or not self._is_used:
+        if self.phase <= Phase.UNUSED:
             return
         self._tell_evicted(member.name)
         is_new_view = self.number == self.view.since
@@ -786,18 +834,19 @@ class Group:
     def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
         """Note that a node is in a view without this one, or considers this one left behind."""
         name, is_of_view = message.name, message.name in self.view.names
+        theirs = ViewRank(message.size, message.ended, message.first)
         if self.is_evicted:
-            self.is_answered = True
-            self.is_refused |= isinstance(message, Evicted) and message.waits
+            self.discovery.hear_of_view(name, theirs)
+            if isinstance(message, Evicted) and message.waits:
+                self._take(Event.IS_REFUSED)
             self.changed.notify_all()
         elif is_of_view and isinstance(message, Evicted):
             if (message.view, message.number) == self.key and not self._suspects(name):
                 self._step_outside()
         elif not is_of_view and message.size:
-            theirs = ViewRank(message.size, message.ended, message.first)
             self.discovery.hear_of_view(name, theirs)
             is_behind = not has_precedence(theirs, self._rank(), self.ranks)
-            if isinstance(message, AskToJoinView) and is_behind and self._is_used:
+            if isinstance(message, AskToJoinView) and is_behind and self.phase > Phase.UNUSED:
                 self._tell_evicted(name)
 
     def _answers_late(self, said: Post | Vote) -> bool:

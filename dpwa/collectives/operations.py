@@ -9,20 +9,18 @@ from functools import partial
 import numpy as np
 
 from dpwa import fault_points
+from dpwa.collectives.call import Call
 from dpwa.collectives.entries import (
     INLINE_BYTES,
-    JOIN,
     Contribution,
-    Entries,
-    PackedObject,
     contributors,
     described,
     sound,
-    unpack_object,
 )
 from dpwa.collectives.exchange import Exchange, PairExchange
+from dpwa.collectives.memory import PRIVATE
+from dpwa.collectives.objects import PackedObject, unpack_object
 from dpwa.collectives.pulling import BROUGHT
-from dpwa.collectives.workspace import PRIVATE, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import check_reducible, reduce_into
@@ -32,32 +30,27 @@ from dpwa.wire import limits
 
 
 class Operation:
-    """One collective, as this node calls it."""
+    """One collective, as this node calls it. A subclass has a value."""
 
-    def enter(self, space: Workspace) -> Contribution:
+    def __init__(self, name: str, *, contributes: bool = True) -> None:
+        self._name = name
+        self._contributes = contributes
+
+    def enter(self, call: Call) -> Contribution:  # noqa: ARG002
         """Lay out this node's value, and return the contribution that describes it."""
-        raise NotImplementedError
+        return Contribution(self._name, self._contributes)
 
-    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
-        """Get all data that the result needs. The value of this node stays unchanged."""
+    def exchange(self, call: Call) -> None:
+        """Get all data that the result needs, unless the call is over before.
+
+        The value of this node stays unchanged, or `undo` restores it.
+        """
 
     def undo(self) -> None:
         """Restore the value of this node, because the collective does not hold."""
 
     def complete(self) -> None:
         """Store the result, because the collective holds."""
-
-
-class Barrier(Operation):
-    def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
-        return Contribution("barrier")
-
-
-class Join(Operation):
-    """Takes part in the calls of the others, and brings nothing."""
-
-    def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
-        return Contribution(JOIN, contributes=False)
 
 
 class Reduce(Operation):
@@ -82,8 +75,8 @@ class Reduce(Operation):
         self._payload = payload
         self._op = op
         self._root = root
-        self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
-        self._name += f" {label}" if label else ""
+        name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
+        super().__init__(f"{name} {label}" if label else name)
         self._leaves_out = leaves_out
         self._is_finite = True  # as far as that was looked for
         self._digest = digest
@@ -94,12 +87,12 @@ class Reduce(Operation):
         self._brought = self._reduced_image = np.empty(0, np.uint8)
         self._own = ""
 
-    def enter(self, space: Workspace) -> Contribution:
+    def enter(self, call: Call) -> Contribution:
         """Copy the parts of this node's value that the others will read."""
         payload, layout = self._payload, self._payload.layout
         self._exchange = self._result = None  # of an attempt that was left behind
         self._is_finite, self.left_out = True, ()
-        self._own = space.own
+        self._own = call.own
         entry = Contribution(
             call=self._name,
             fingerprint=layout.fingerprint,
@@ -112,15 +105,16 @@ class Reduce(Operation):
         if payload.nbytes <= INLINE_BYTES:
             inline = self._inline()
             return replace(entry, inline=inline, is_sound=self._is_sound())
-        space.settle()
-        is_whole = self._root is None and self._is_for_a_pair(space)
-        is_read = self._lay_out(space, is_whole=is_whole)
-        brought, reduced = (buffer.number if is_read else PRIVATE for buffer in space.buffers)
+        call.settle()
+        is_whole = self._root is None and self._is_for_a_pair(call)
+        is_read = self._lay_out(call, is_whole=is_whole)
+        brought, reduced = (buffer.number if is_read else PRIVATE for buffer in call.memory.buffers)
         buffers = brought, PRIVATE if is_whole else reduced
         is_whole, is_sound = is_whole and brought != PRIVATE, self._is_sound()
         return replace(entry, buffers=buffers, is_whole=is_whole, is_sound=is_sound)
 
-    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
+    def exchange(self, call: Call) -> None:
+        entries = call.entries
         present = contributors(entries)
         sources = sound(entries) if self._root is None else (self._root,)
         self.digests = {name: entries[name].digest for name in present}
@@ -129,31 +123,34 @@ class Reduce(Operation):
         if self._payload.nbytes <= INLINE_BYTES:
             self._result = self._reduced([entries[name].inline for name in sources])
             return
-        if sources == (space.own,) == present:
+        if sources == (call.own,) == present:
             return
         if all(entry.is_whole for entry in entries.values()) and len(present) == 2:
-            self._exchange_whole(space, entries, wait, sources)
+            self._exchange_whole(call, sources)
             return
-        others = [name for name in present if name != space.own]
-        found = {n: space.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
+        others = [name for name in present if name != call.own]
+        found = {n: call.memory.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
         near = {name: (both[0], both[1]) for name, both in found.items() if both is not None}
         far = [name for name in others if name not in near]
-        owners = [name if name in present else "" for name in space.group.view.names]
-        with space.puller(wait, far) as puller:
+        owners = [name if name in present else "" for name in call.group.view.names]
+        if not call.connect(far):
+            return
+        with call.puller() as puller:
             self._exchange = Exchange(
-                own=space.own,
+                own=call.own,
                 op=self._op,
                 sources=sources,
-                shards=space.cut(self._payload, owners),
+                shards=call.cut(self._payload, owners),
                 near=near,
                 payload=self._payload,
                 reduced=self._reduced_image,
                 puller=puller,
-                on_reduced=partial(space.pull_source.reduced, space.group.tag),
+                on_reduced=partial(call.pull_source.reduced, call.group.tag),
             )
-            self._exchange.run_exchange(wait.check_decision)
-        for name in near:
-            space.mapped(name, self._exchange.read_from(name))
+            self._exchange.run_exchange(call.look)
+        if not call.is_over:
+            for name in near:
+                call.count_mapped(name, self._exchange.read_from(name))
 
     def complete(self) -> None:
         if self._root == self._own:
@@ -168,27 +165,27 @@ class Reduce(Operation):
             self._exchange.undo()
 
     @staticmethod
-    def _is_for_a_pair(space: Workspace) -> bool:
+    def _is_for_a_pair(call: Call) -> bool:
         """Tell whether the only other member seems to read this node's memory."""
-        others = [name for name in space.group.view.names if name != space.own]
-        return len(others) == 1 and space.contacts.reads_us(others[0])
+        others = call.others
+        return len(others) == 1 and call.contacts.reads_us(others[0])
 
-    def _exchange_whole(
-        self, space: Workspace, entries: Entries, wait: CollectiveWait, sources: tuple[str, ...]
-    ) -> None:
-        other = next(name for name in entries if name != space.own)
-        nbytes, is_last = self._payload.nbytes, list(entries)[-1] == space.own
-        found = space.find(other, entries[other].buffers[:1], nbytes)
+    def _exchange_whole(self, call: Call, sources: tuple[str, ...]) -> None:
+        entries = call.entries
+        other = next(name for name in entries if name != call.own)
+        nbytes, is_last = self._payload.nbytes, list(entries)[-1] == call.own
+        found = call.memory.find(other, entries[other].buffers[:1], nbytes)
         if found is None:
             raise ProtocolError(f"the memory of {other} is not to be had")
         theirs = found[0][:nbytes]
         if len(sources) == 2:
             pair = PairExchange(self._payload, self._brought, theirs, self._op, is_last)
             self._exchange = pair
-            pair.run_exchange(wait.check_decision)
+            pair.run_exchange(call.look)
         elif sources == (other,):
             self._result = theirs.copy()  # before the other one is ready, and may change it
-        space.mapped(other, nbytes * (other in sources))
+        if not call.is_over:
+            call.count_mapped(other, nbytes * (other in sources))
 
     def _inline(self) -> bytes:
         if self._root not in (None, self._own):
@@ -222,28 +219,28 @@ class Reduce(Operation):
             reduce_into(result[part], theirs, piece.dtype, self._op, by=by)
         return result
 
-    def _lay_out(self, space: Workspace, *, is_whole: bool) -> bool:
+    def _lay_out(self, call: Call, *, is_whole: bool) -> bool:
         """Lay out the value for the others, and return whether they can map it.
 
         This node's own shard is left out, because no other node reads it, unless only two nodes
         take part, whose exchange may have to be undone. If no node maps memory, data are pulled
         directly from the value, which stays unchanged as long as a node needs it.
         """
-        names = space.group.view.names  # once: another thread may change the view
-        shards = space.cut(self._payload, names)
-        own = shards[names.index(space.own)]
+        names = call.group.view.names  # once: another thread may change the view
+        shards = call.cut(self._payload, names)
+        own = shards[names.index(call.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
         ]
-        pieces = pieces if self._root in (None, space.own) else []
+        pieces = pieces if self._root in (None, call.own) else []
         if self._leaves_out is not None and not is_whole:
             for piece in own.pieces:
                 self._bytes_of(piece, is_read=False)
-        is_read = space.is_read()
+        is_read = any(map(call.contacts.reads_us, call.others))
         # Two who add in place need no room for a shard, unless one of them cannot: this takes no
         # memory until it is written to.
         spare = np.empty(own.nbytes if is_whole else 0, np.uint8)
-        brought, reduced = space.room(
+        brought, reduced = call.room(
             self._payload.nbytes if is_read else 0, 0 if is_whole else max(1, own.nbytes)
         )
         self._reduced_image = spare if is_whole else reduced[: own.nbytes]
@@ -251,7 +248,7 @@ class Reduce(Operation):
             self._brought = brought
         shown = {piece.start: self._bytes_of(piece, is_read=is_read) for piece in pieces}
         fault_points.reached("reduce.laid_out")
-        space.show(shown, self._reduced_image, own.start)
+        call.show(shown, self._reduced_image, own.start)
         return is_read
 
     def _bytes_of(self, piece: Piece, *, is_read: bool) -> ByteArray:
@@ -282,26 +279,30 @@ class Gather(Operation):
     """
 
     def __init__(self, value: object) -> None:
+        super().__init__("all_gather")
         self._packed = PackedObject(value)
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
 
-    def enter(self, space: Workspace) -> Contribution:
+    def enter(self, call: Call) -> Contribution:
         """Lay out the bytes of the object."""
         nbytes = self._packed.nbytes
         if nbytes <= INLINE_BYTES:
             inline = np.empty(nbytes, np.uint8)
             self._packed.copy_into(inline)
-            return Contribution("all_gather", nbytes=nbytes, inline=inline.tobytes())
-        space.settle()
-        brought, _ = space.room(nbytes, 0)
+            return Contribution(self._name, nbytes=nbytes, inline=inline.tobytes())
+        call.settle()
+        brought, _ = call.room(nbytes, 0)
         self._packed.copy_into(brought)
         starts = range(0, nbytes, limits.MAX_PULLED_BYTES)
         pieces = {start: brought[start : start + limits.MAX_PULLED_BYTES] for start in starts}
-        space.show(pieces, brought[:0])
-        return Contribution("all_gather", nbytes=nbytes, buffers=(space.buffers[0].number, PRIVATE))
+        call.show(pieces, brought[:0])
+        return Contribution(
+            "all_gather", nbytes=nbytes, buffers=(call.memory.buffers[0].number, PRIVATE)
+        )
 
-    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
+    def exchange(self, call: Call) -> None:
+        entries = call.entries
         far: list[str] = []
         self._found = {}
         for name in contributors(entries):
@@ -309,21 +310,21 @@ class Gather(Operation):
             place = self._found[name] = np.empty(entry.nbytes, np.uint8)
             if entry.nbytes <= INLINE_BYTES:
                 place[:] = np.frombuffer(_whole(entry), np.uint8)
-            elif name == space.own:
+            elif name == call.own:
                 self._packed.copy_into(place)
             else:
-                found = space.find(name, entry.buffers[:1], entry.nbytes)
+                found = call.memory.find(name, entry.buffers[:1], entry.nbytes)
                 if found is None:
                     far.append(name)
                 else:
                     place[:] = found[0][: entry.nbytes]
-                    space.mapped(name, entry.nbytes)
-        if far:
-            with space.puller(wait, far) as puller:
+                    call.count_mapped(name, entry.nbytes)
+        if far and call.connect(far):
+            with call.puller() as puller:
                 for name in far:
                     puller.request(name, BROUGHT, 0, entries[name].nbytes)
                 puller.start()
-                for request, data in puller.arrivals(wait.check_decision):
+                for request, data in puller.arrivals(call.look):
                     self._found[request.peer][request.start : request.stop] = data
 
     def complete(self) -> None:

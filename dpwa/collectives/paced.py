@@ -15,6 +15,7 @@ import numpy as np
 from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
 from dpwa.clock import Deadline
+from dpwa.collectives.admission import ask_in
 from dpwa.collectives.collectives import Collectives
 from dpwa.collectives.comparison import (
     DIGEST_BYTES,
@@ -24,9 +25,8 @@ from dpwa.collectives.comparison import (
     Sample,
     difference,
 )
-from dpwa.collectives.entries import PackedObject, unpack_object
+from dpwa.collectives.objects import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
-from dpwa.collectives.workspace import RoundLimits
 from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
@@ -44,7 +44,7 @@ from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
 from dpwa.policy.beginners import SAME_BATCHES
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.policy.wait_budgets import MAX_STEPS, MAX_WAIT_S, Absence, Patience
+from dpwa.policy.wait_budgets import MAX_STEPS, MAX_WAIT_S, Absence, Patience, RoundLimits
 from dpwa.wire.fetching import other_model
 from dpwa.wire.messages import pack_layout
 
@@ -189,8 +189,7 @@ class PacedRounds:
         self._leaves_out, self._comparison = leaves_out, Comparison(sample)
         self._others_have_ended = others_have_ended
         self._layouts, self._compared = layouts, compared
-        self._runner = collectives.runner(tag)
-        self._group = self._runner.group
+        self._group = collectives.group(tag)
         self._group.watch(weakly(self._view_changed))
         self._patience = Patience(timeout_s)
         self._exchanges: dict[int, FetchTimes] = {}  # once all have entered, by size in bytes
@@ -494,15 +493,17 @@ class PacedRounds:
             self._fall_out("it was admitted, and has not arrived in time")
             return
         if self._asked_at is None:
-            self._asked_at, group.is_answered, self._only_looks = now, False, False
+            self._asked_at, self._only_looks = now, False
+            group.forget_answers()
         wanted_s = max(MAX_WAIT_S, MAX_STEPS * self._worked_s)
         patience_s = 0.0 if self._only_looks else min(self._deadline.remaining_s(), wanted_s)
-        if not self._runner.ask_in(patience_s):
+        if not ask_in(group, patience_s):
             self._only_looks |= self._runtime.now() - now >= patience_s
             if now - self._asked_at < self._timeout_s:
                 return
             if group.is_answered:
-                self._asked_at, group.is_answered = now, False
+                self._asked_at = now
+                group.forget_answers()
                 return
             group.start_alone()
         self._asked_at = None

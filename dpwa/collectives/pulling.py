@@ -122,12 +122,11 @@ class Puller(Closeable):
         for queue in self._queues.values():
             self._fill(queue)
 
-    def arrivals(self, look: Callable[[], None]) -> Iterator[tuple[PullRequest, ByteArray]]:
-        """Yield all pieces as they arrive. `look` is called from time to time, and may raise an
-        error.
+    def arrivals(self, look: Callable[[], bool]) -> Iterator[tuple[PullRequest, ByteArray]]:
+        """Yield all pieces as they arrive. `look` is called from time to time, and ends it by
+        returning true.
         """
-        while self._missing:
-            look()
+        while self._missing and not look():
             try:
                 request, data = self._arrivals.get(timeout=LOOK_EVERY_S)
             except Empty:

@@ -167,6 +167,11 @@ class ViewDiscovery:
     def hear_of_view(self, name: str, rank: ViewRank) -> None:
         self._views[name] = rank
 
+    @property
+    def knows_views(self) -> bool:
+        """Whether a different view was announced since they were forgotten."""
+        return bool(self._views)
+
     def is_outranked(self, own: ViewRank) -> bool:
         """Return whether a reachable view that was announced takes precedence over this one."""
         return any(

@@ -1,1 +1,1 @@
-"""The node of a process, and the places of its peers, from users, files and launchers."""
+"""Discovery: which node a process is, and where its peers are, from users, files and launchers."""

@@ -1,6 +1,6 @@
-"""`dpwa.connect`, which gossips a model, whatever started its process.
+"""`dpwa.connect` gossips a model, however its process was started.
 
-It looks for the cluster in several places, in order, and uses the first that knows it.
+It looks for the cluster in several places, in order, and uses the first place that names it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Mpi(), Slurm(), SkyPilot(), Kubernetes())
 FILE = "dpwa.yaml"
-_CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
+_CLUSTER = frozenset({"nodes", "join"})  # settings with the addresses of peers
 
 
 def connect(
@@ -39,7 +39,7 @@ def connect(
     name: str | None = None,
     **overrides: Any,
 ) -> DpwaPyTorchAdapter:
-    """Make a `DpwaPyTorchAdapter` for a model, whatever started this process.
+    """Create a `DpwaPyTorchAdapter` for a model, however this process was started.
 
         with dpwa.connect(model, optimizer) as gossip:
             for inputs, targets in batches:
@@ -47,32 +47,32 @@ def connect(
                 gossip.step(loss)
             gossip.finish()
 
-    dpwa looks in this order for the name of the node and the addresses of its peers: the arguments,
-    DPWA_CONFIG and DPWA_NAME (which `dpwa launch` sets), `dpwa.yaml` in the working folder with
-    DPWA_NAME, torchrun, Ray, mpirun, SLURM, SkyPilot, and Kubernetes (an indexed job). The first
-    source that has them is used. See docs/launch.md, and `dpwa config show --where`. A `config`
-    that has neither `nodes` nor `join` is used for its other settings.
+    dpwa searches for the name of this node and the addresses of its peers in this order: the
+    arguments, DPWA_CONFIG and DPWA_NAME (which `dpwa launch` sets), `dpwa.yaml` in the working
+    folder with DPWA_NAME, torchrun, Ray, mpirun, SLURM, SkyPilot, and Kubernetes (an indexed job).
+    It uses the first source that has both. See docs/launch.md, and `dpwa config show --where`. If
+    `config` has neither `nodes` nor `join`, its other settings are used.
 
-    In an interactive session (a notebook, Python's prompt), where a cell is run again, the earlier
-    adapter of the same node is closed first. In a script this is a mistake, and an error.
+    In an interactive session (a notebook, or Python's prompt), where you may run a cell again, the
+    earlier adapter of the same node is closed first. In a script, a second adapter is an error.
 
     Args:
         model: a `torch.nn.Module`.
         optimizer: the optimizer of the model, or a list of several. Its state is sent, saved and
-            loaded together with the model's.
+            loaded together with the model's state.
         scheduler: the learning rate scheduler, or a list of several, with a `GradScaler` if you
-            have one. Its state is treated like the optimizer's. With an empty list, the schedulers
-            are your own task when a node adopts a state.
+            have one. Their states are treated like the optimizer's. Pass an empty list if you
+            restore the schedulers yourself when the node adopts a state.
         config: a path to a YAML file, a mapping, or a `Config`.
         name: the name of this node.
-        overrides: settings by name, which precede those of `config` and of the environment:
+        overrides: settings by name. They override those of `config` and of the environment:
             `dpwa.connect(model, algorithm="elastic", timeout_ms=2000)`.
 
     Raises:
         UserError: the node of this process is unknown, and the message lists the searched places.
             Or the other processes of the run do not arrive.
         ConfigError: the settings have mistakes.
-        AddressError, NameTakenError, ParametersError: as `DpwaPyTorchAdapter` does.
+        AddressError, NameTakenError, ParametersError: as for `DpwaPyTorchAdapter`.
     """
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.connection import close_former
@@ -83,17 +83,17 @@ def connect(
     try:
         discovery = find(config, name, overrides, os.environ, folder)
         own_name, loaded = load(discovery, overrides, os.environ)
-        if hasattr(sys, "ps1"):  # the prompt: IPython and its kernels have it, too
+        if hasattr(sys, "ps1"):  # the prompt, which IPython and its kernels have, too
             loaded.require(own_name)
             close_former(own_name, loaded)
         return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer, scheduler=scheduler)
     except UserError as error:
-        # The caller's line and the message tell all: not which lines of dpwa have found it.
+        # The message and the caller's line say enough, so the lines of dpwa are left out.
         raise error.with_traceback(None) from None
 
 
 def _require_no_import_by_worker() -> None:
-    # What multiprocessing itself goes by, when a script starts processes while it is imported.
+    # multiprocessing itself uses this to detect a script that starts processes at its import.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
             "a spawned worker process imports this script, and would make its node again. Put the "
@@ -103,22 +103,22 @@ def _require_no_import_by_worker() -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """One searched place, and its contents, in words."""
+    """A place that was searched, and its contents in words."""
 
     place: str
     found: str
-    knows: bool = False  # which node this is, and where its peers are
+    knows: bool = False  # whether it says which node this is, and where the peers are
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """Where a process finds its cluster and its settings."""
+    """The places where a process finds its cluster and its settings."""
 
     looks: tuple[Look, ...]
-    source: ConfigSource | None  # of the settings; `None` for the defaults
-    name: str | None  # of the node; `None` as long as a launcher has to tell
-    launcher: Launcher | None = None  # knows the cluster; `None`: the settings do
-    cluster: ConfigSource | None = None  # says who is there; it may be the source
+    source: ConfigSource | None  # of the settings; `None`: the defaults
+    name: str | None  # of the node; `None`: the launcher must know it
+    launcher: Launcher | None = None  # the launcher that knows the cluster; `None`: the settings do
+    cluster: ConfigSource | None = None  # names the nodes; it may be the same as `source`
 
     @property
     def is_complete(self) -> bool:
@@ -135,18 +135,18 @@ def find(
     environ: Mapping[str, str],
     folder: Path,
 ) -> Discovery:
-    """Look for the cluster of this process, without questions to other processes.
+    """Search for the cluster of this process, without messages to other processes.
 
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
-    folder. The first of these with `nodes` or `join` is the cluster, and the node needs a name,
-    too. Otherwise a launcher has to know.
+    folder. The first of these with `nodes` or `join` is the cluster, if the node has a name, too.
+    Otherwise, a launcher must know the cluster.
     """
     own = name or environ.get("DPWA_NAME", "").strip() or None
     looks: list[Look] = []
     source: ConfigSource | None = None
     if _CLUSTER & set(overrides):
         looks.append(Look("arguments nodes= and join=", _used(own), knows=own is not None))
-    is_decided = bool(looks)  # what the user has passed goes before all that is found
+    is_decided = bool(looks)  # because arguments precede everything that is found
     cluster: ConfigSource | None = None
     for place, candidate in _sources(config, environ, folder):
         if candidate is None:
@@ -157,7 +157,7 @@ def find(
         else:
             looks.append(Look(place, _used(own), knows=own is not None))
             if own is None and candidate is not config:
-                continue  # nobody has said that this file is meant
+                continue  # without a name, this file may not be meant
             is_decided, cluster = True, candidate
         source = candidate if source is None else source
     if is_decided:
@@ -174,7 +174,7 @@ def find(
 
 
 def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that were given in code, with their paths relative to a folder."""
+    """Return settings that were passed in code, with paths relative to a folder."""
     found = dict(overrides)
     for setting, *option in PATHS:
         value = found.get(setting)
@@ -188,13 +188,13 @@ def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def load(
     discovery: Discovery, overrides: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[str, Config]:
-    """Return the name of this node and its configuration. A launcher may wait for others."""
+    """Return the name of this node and its configuration. A launcher may wait for other nodes."""
     if not discovery.is_complete:
         looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(
-            "which node this is, and where its peers are, is not known. Pass config= and name=, "
-            "or set DPWA_CONFIG and DPWA_NAME, or start it with `dpwa launch -n 4 -- python "
-            f"SCRIPT` or torchrun. Looked for:\n{looked} [DPWA-E036]"
+            "dpwa does not know which node this is, or where its peers are. Pass config= and "
+            "name=, or set DPWA_CONFIG and DPWA_NAME, or start it with `dpwa launch -n 4 -- python "
+            f"SCRIPT` or torchrun. Searched places:\n{looked} [DPWA-E036]"
         )
     source = {} if discovery.source is None else discovery.source
     if discovery.launcher is None:
@@ -208,7 +208,7 @@ def load(
 
 def _used(name: str | None) -> str:
     if name is None:
-        return "says who is there, but neither name= nor DPWA_NAME says which node this is"
+        return "names the nodes, but neither name= nor DPWA_NAME says which node this is"
     return f"used, for node {name}"
 
 

@@ -1,7 +1,7 @@
-"""The address at which peers reach this machine, by the user's interface, or by routes.
+"""The address at which peers reach this machine: of the user's interface, or of a route.
 
-Clusters have several networks. The variables are those of Gloo and NCCL, which users have set
-already.
+Clusters have several networks. The variables that choose an interface are those of Gloo and NCCL,
+because users have set them already.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dpwa.errors import UserError
 from dpwa.transport.addresses import local_address
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-OUTSIDE = ("192.0.2.1", "2001:db8::1")  # addresses of documentation (RFC 5737, 3849): no machine
+OUTSIDE = ("192.0.2.1", "2001:db8::1")  # addresses that no machine has (RFC 5737, RFC 3849)
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux, see netdevice(7)
 _REQUEST = struct.Struct("256s")
 
 
 @dataclass(frozen=True)
 class OwnHost:
-    """An address of this machine, and why it was taken, in words."""
+    """An address of this machine, and the reason for it in words."""
 
     host: str
     reason: str
@@ -42,7 +42,7 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
             for name in names:
                 address = _address_of(name)
                 if address is not None:
-                    return OwnHost(address, f"of {name}, as {variable}={chosen} says")
+                    return OwnHost(address, f"of {name}, because {variable}={chosen}")
             raise UserError(
                 f"{variable}={chosen}: no IPv4 address on {', '.join(names)} [DPWA-E049]"
             )
@@ -50,15 +50,15 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
 
 
 def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
-    """Return the address of this machine for peers that are where `toward` is."""
+    """Return the address of this machine for peers in the network of `toward`."""
     return named_host(environ) or _on_route(toward)
 
 
 def reachable_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return an address of this machine for all others: named, by a route, or an interface."""
+    """Return an address of this machine for all others: by variable, route, or interface."""
     routes = (own_host(environ, toward) for toward in OUTSIDE)
     cards = (_address_of(name) for _, name in socket.if_nameindex() if _is_linux())
-    hosts = (*routes, *(OwnHost(host, "of a card") for host in cards if host))
+    hosts = (*routes, *(OwnHost(host, "of an interface") for host in cards if host))
     return next((host for host in hosts if not host.is_loopback), None)
 
 
@@ -70,9 +70,9 @@ def _on_route(toward: str) -> OwnHost:
 
 
 def _matching(chosen: str, variable: str) -> list[str]:
-    """Return the cards that a list of names stands for.
+    """Return the interfaces that match a list of names.
 
-    Gloo has exact names. NCCL has prefixes, exact names after `=`, and exclusions after `^`.
+    Gloo uses exact names. NCCL uses prefixes, exact names after `=`, and exclusions after `^`.
     """
     cards = [name for _, name in socket.if_nameindex()]
     is_exact = variable == VARIABLES[0] or chosen.startswith("=")
@@ -84,7 +84,7 @@ def _matching(chosen: str, variable: str) -> list[str]:
 
     found = [card for card in cards if is_named(card) != is_not]
     if is_not:
-        found.sort(key=lambda card: card == "lo")  # only if there is nothing else
+        found.sort(key=lambda card: card == "lo")  # loopback only if there is no other interface
     if not found:
         raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)} [DPWA-E048]")
     return found
@@ -93,7 +93,7 @@ def _matching(chosen: str, variable: str) -> list[str]:
 def _address_of(card: str) -> str | None:
     if not _is_linux():
         raise UserError(
-            f"{VARIABLES[0]} and {VARIABLES[1]} are understood on Linux only [DPWA-E050]"
+            f"{VARIABLES[0]} and {VARIABLES[1]} are supported on Linux only [DPWA-E050]"
         )
     import fcntl
 

@@ -1,20 +1,20 @@
 """The launchers that may have started this process, and their information about its run.
 
-**torchrun**, and other launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the
-processes exchange their addresses through the run's store, once. No process group is made.
+**torchrun**, and other launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
+processes exchange their addresses once, through the store of the run. They make no process group.
 
 **Ray**: each actor or task of one driver writes its address to the store of the cluster, and asks
-the others there to admit it. So actors may start, die and return elsewhere. Ray is needed only when
-one starts.
+the others in the store to admit it. So actors may start, die and return elsewhere. Ray itself is
+needed only at their start.
 
 **SLURM**: every task of a job step knows the hosts of all tasks.
 
-**SkyPilot** gives every machine of a task the addresses of all.
+**SkyPilot** gives every machine of a task the addresses of all machines.
 
 **mpirun** and other launchers of MPI give a process its rank. The processes exchange their
-addresses like those of torchrun.
+addresses as with torchrun.
 
-**Kubernetes**: the pods of an indexed job have host names that end with their number.
+**Kubernetes**: the pods of an indexed job have host names that end with their index.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.discovery")
 
-PATIENCE_S = 300.0  # for the slowest rank to come this far; as that of torch's own stores
+PATIENCE_S = 300.0  # wait for the slowest rank, as in the stores of torch
 POLL_S = 0.05
-MAX_NAMED = 8  # of the ranks that are missing
-RAY_NAMESPACE = "dpwa"  # of the store; what is in it lives as long as the cluster
-SLURM_PORTS = range(20_000, 30_000)  # of jobs: below those that systems give to connections
+MAX_NAMED = 8  # of the missing ranks, in a message
+RAY_NAMESPACE = "dpwa"  # in the store of the Ray cluster, which keeps entries while it lives
+SLURM_PORTS = range(20_000, 30_000)  # for jobs, below the ports of outgoing connections
 
-_calls = count(1)  # of this process; all processes of a run make them in the same order
+_calls = count(1)  # of this process; all processes of a run make the same calls in order
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _HOST = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 
@@ -57,24 +57,24 @@ _HOST = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 class Launcher(Protocol):
     """Finds the cluster that a launcher has started."""
 
-    name: str  # as users call it
-    variables: tuple[str, ...]  # that it sets for each process; empty if it tells otherwise
+    name: str  # the name that users know
+    variables: tuple[str, ...]  # variables that it sets for each process; empty if it sets none
 
     def told(self, environ: Mapping[str, str]) -> str:
-        """Describe this launcher's environment variables, or return "" if they are not set."""
+        """Describe the launcher's environment variables, or return "" if they are not set."""
         ...
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Return the name of this node, and settings with the places of the others.
+        """Return the name of this node, and settings with the addresses of the other nodes.
 
-        This may wait for the other processes of the run. Raises `UserError` if they do not arrive
-        or the launcher's data are invalid. A `name` is the user's choice.
+        This may wait for the other processes of the run. Raises `UserError` if they do not arrive,
+        or if the launcher's data are invalid. `name` is a name that the user has chosen.
         """
         ...
 
 
 class Torchrun:
-    """The processes of one run of torchrun, on one machine or several."""
+    """The processes of one run of torchrun, on one or several machines."""
 
     name = "torchrun"
     variables: tuple[str, ...] = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -92,14 +92,14 @@ class Torchrun:
         if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
             told = " ".join(f"{variable}={environ[variable]}" for variable in Torchrun.variables)
             raise UserError(
-                f"{self.name}: expected whole numbers, RANK below WORLD_SIZE (got {told})"
+                f"{self.name}: expected whole numbers, with RANK below WORLD_SIZE (got {told})"
                 " [DPWA-E040]"
             )
         own = own_host(environ, environ["MASTER_ADDR"])
         exchange = _Exchange(environ, rank, size, port)
         own = _seen_by_all(own, environ, exchange)
         log.info("rank %d of %d is at %s, %s", rank, size, own.host, own.reason)
-        with held_ports(1, own.host) as ports:  # until all ranks of this machine have one
+        with held_ports(1, own.host) as ports:  # held until all ranks of this machine have a port
             node = {"name": name or f"rank{rank}", "host": own.host, "port": ports[0]}
             nodes = exchange.all("node", node)
         exchange.end_exchange()
@@ -107,9 +107,9 @@ class Torchrun:
 
 
 def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) -> OwnHost:
-    """Return an address that all processes can reach.
+    """Return an address of this machine that all processes can reach.
 
-    The route of the first process to itself is loopback. Then the route to a different one counts.
+    The route of the first process to itself is loopback. It uses its route to another process.
     """
     hosts = [entry["host"] for entry in exchange.all("host", {"host": own.host})]
     elsewhere = [host for host in hosts if not OwnHost(host, "").is_loopback]
@@ -121,10 +121,10 @@ def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) 
 class _Exchange:
     """Lets every rank read the messages of all ranks.
 
-    Messages of processes that ended and were restarted may still be in the store, and nothing in
-    the environment distinguishes attempts, because TORCHELASTIC_RESTART_COUNT rises only if the
-    process itself had failed. So each rank sends what it has read, until all have read the same,
-    including its own message.
+    The store may still have messages of processes that ended and were restarted. No variable
+    distinguishes attempts, because TORCHELASTIC_RESTART_COUNT rises only if the process itself has
+    failed. So each rank also sends a digest of what it has read. The exchange ends when all digests
+    are equal, because then every rank has read the current messages of all ranks.
     """
 
     def __init__(self, environ: Mapping[str, str], rank: int, size: int, port: int) -> None:
@@ -133,7 +133,7 @@ class _Exchange:
         self._rank, self._ranks = rank, range(size)
         self._process = secrets.token_hex(8)
         self._prefix = f"dpwa/{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{next(_calls)}"
-        # torchrun has a store of its own; where there is none, rank 0 has it while it is needed.
+        # torchrun has its own store. Without one, rank 0 makes a store for the exchange.
         self._is_master = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self._address = f"{environ['MASTER_ADDR']}:{port}"
         with self._explained():
@@ -143,11 +143,11 @@ class _Exchange:
                 is_master=self._is_master,
                 timeout=timedelta(seconds=PATIENCE_S),
                 wait_for_workers=False,
-                multi_tenant=True,  # the script may have a process group with a store there
+                multi_tenant=True,  # the script may have a process group with the same store
             )
 
     def all(self, what: str, value: JsonObject) -> list[JsonObject]:
-        """Send a value, and return the values of all ranks, in order."""
+        """Send a value. Return the values of all ranks, in order of rank."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say(what, json.dumps([self._process, value]))
@@ -192,10 +192,10 @@ class _Exchange:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # of a store, whatever the reason
+        except RuntimeError as error:  # a store raises it for every reason
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} could not exchange addresses with the "
-                f"others at {self._address}: {str(error).splitlines()[0]} [DPWA-E039]"
+                f"other ranks at {self._address}: {str(error).splitlines()[0]} [DPWA-E039]"
             ) from None
 
 
@@ -204,7 +204,7 @@ def _digest(said: list[bytes | None]) -> str:
 
 
 class Mpi(Torchrun):
-    """The processes of one `mpirun`, of Open MPI, or of others that use PMI."""
+    """The processes of one `mpirun` of Open MPI, or of another MPI that uses PMI."""
 
     name = "mpirun"
     variables: tuple[str, ...] = ("OMPI_COMM_WORLD_RANK and _SIZE", "PMI_RANK and _SIZE")
@@ -217,11 +217,11 @@ class Mpi(Torchrun):
         return super().cluster(self._as_of_torchrun(environ) or {}, name)
 
     def _as_of_torchrun(self, environ: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return the variables that torchrun would have set.
+        """Return the variables that torchrun would set.
 
-        Where the user has not said at which address the processes meet, they are on one host.
+        If the user has not set the address of the exchange, all processes must be on one host.
         """
-        # srun sets those of PMI, too, and `Slurm` knows more
+        # srun sets the variables of PMI, too, but `Slurm` knows more
         kinds = ("OMPI_COMM_WORLD_", *(("PMI_",) if "SLURM_STEP_ID" not in environ else ()))
         kind = next((k for k in kinds if environ.get(f"{k}RANK") and environ.get(f"{k}SIZE")), "")
         if not kind:
@@ -230,8 +230,9 @@ class Mpi(Torchrun):
         local = environ.get(f"{kind}LOCAL_SIZE") or environ.get("MPI_LOCALNRANKS") or size
         if local != size and "MASTER_ADDR" not in environ:
             raise UserError(
-                f"mpirun: expected MASTER_ADDR, a host of this run, as {local} of {size} processes "
-                "are on this host: mpirun -x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29400 [DPWA-E040]"
+                f"mpirun: expected MASTER_ADDR, a host of this run, because only {local} of {size} "
+                "processes are on this host. Run mpirun -x MASTER_ADDR=10.0.0.1 "
+                "-x MASTER_PORT=29400 [DPWA-E040]"
             )
         job = environ.get("PMIX_NAMESPACE") or f"{os.getuid()} {os.getppid()}"
         port = SLURM_PORTS[zlib.crc32(job.encode()) % len(SLURM_PORTS)]
@@ -240,13 +241,13 @@ class Mpi(Torchrun):
 
 
 class Ray:
-    """The actors and tasks of one driver. Those in a placement group are a separate cluster."""
+    """The actors and tasks of one driver. Those of a placement group are a separate cluster."""
 
     name = "Ray"
     variables: tuple[str, ...] = ()
 
     def told(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Ask Ray itself, which does not set the environment."""
+        """Ask Ray itself, because Ray sets no environment variables."""
         ray: Any = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return ""
@@ -266,14 +267,14 @@ class Ray:
         name = name or _own_name(context)
         log.info("%s is at %s, %s", name, own.host, own.reason)
         others = _exchanged(context, name, listen)
-        join = [f"{who}@{where}" for who, where in others]  # some may not be there any more
+        join = [f"{who}@{where}" for who, where in others]  # some of them may be gone
         return name, {"listen": listen, "join": join, "alone": True}
 
 
 def _own_name(context: Any) -> str:
-    """Return the name of the actor, if a node may have it, or a part of its number.
+    """Return the name of the actor if it is a valid name of a node, or a part of its id.
 
-    An actor that Ray restarts, and a task that it tries again, keep it.
+    An actor that Ray restarts, or a task that Ray retries, keeps this name.
     """
     actor = context.get_actor_id()
     given = context.get_actor_name() if actor else ""
@@ -283,8 +284,8 @@ def _own_name(context: Any) -> str:
 
 
 def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]]:
-    """Store the place of this node. Yield names and addresses of others, which may be gone."""
-    from ray.experimental import internal_kv as store  # the one that Ray's own libraries use
+    """Store the address of this node. Yield names and addresses of others, which may be gone."""
+    from ray.experimental import internal_kv as store  # which Ray's own libraries use, too
 
     run = context.get_placement_group_id() or context.get_job_id()
     store._internal_kv_put(f"{run}/{name}", listen, overwrite=True, namespace=RAY_NAMESPACE)
@@ -296,9 +297,9 @@ def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]
 
 
 class Slurm:
-    """The tasks of one `srun`, on one host or several, any number of them on each.
+    """The tasks of one `srun`, on one or several hosts, with any number of tasks on each.
 
-    Hosts are those of the step, and ports follow from the numbers of job, step and task. So a
+    The hosts are those of the step. Ports follow from the numbers of job, step and task, so a
     restarted task has the same address.
     """
 
@@ -312,7 +313,7 @@ class Slurm:
 
     def told(self, environ: Mapping[str, str]) -> str:
         if any(not environ.get(variable, "").strip() for variable in self.variables):
-            return ""  # as in the script of `sbatch` itself, which is no task
+            return ""  # for example in the script of `sbatch` itself, which is not a task
         task, tasks = environ.get("SLURM_PROCID", "?"), environ.get("SLURM_STEP_NUM_TASKS", "?")
         return f"task {task} of {tasks} on {environ['SLURM_STEP_NODELIST']}"
 
@@ -330,8 +331,8 @@ class Slurm:
                 for variable in (*self.variables, "SLURM_STEP_TASKS_PER_NODE")
             )
             raise UserError(
-                f"SLURM: expected hosts, the tasks of each, and this task's number: {told} "
-                "[DPWA-E041]"
+                f"SLURM: expected a list of hosts, their numbers of tasks, and this task's number "
+                f"(got {told}) [DPWA-E041]"
             )
         first = first_port(environ)
         nodes: list[JsonObject] = [
@@ -359,7 +360,7 @@ def expanded(hosts: str) -> list[str]:
 
 
 def tasks_of_hosts(counts: str) -> list[int]:
-    """Return the numbers in a list such as `2(x3),1`."""
+    """Return the numbers of a list such as `2(x3),1`."""
     found: list[int] = []
     for part in counts.split(","):
         match = _TASKS.fullmatch(part.strip())
@@ -372,7 +373,7 @@ def tasks_of_hosts(counts: str) -> list[int]:
 
 
 def first_port(environ: Mapping[str, str]) -> int:
-    """Return the port of the first task on each host, a different one for every step."""
+    """Return the port of the first task on each host. It is different for every step."""
     step = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
     return SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
 
@@ -392,7 +393,7 @@ def _expanded(part: str) -> Iterator[str]:
 
 
 class SkyPilot:
-    """The machines of one task, with one process each."""
+    """The machines of one task of SkyPilot, with one process on each."""
 
     name = "SkyPilot"
     variables: tuple[str, ...] = ("SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK")
@@ -415,7 +416,7 @@ class SkyPilot:
 
 
 class Kubernetes:
-    """The pods of an indexed job, behind a headless service. `WORLD_SIZE` is its `completions`."""
+    """The pods of an indexed job, with a headless service. `WORLD_SIZE` is its `completions`."""
 
     name = "Kubernetes"
     variables: tuple[str, ...] = ("JOB_COMPLETION_INDEX", "WORLD_SIZE")
@@ -436,15 +437,15 @@ class Kubernetes:
             {"name": f"{job}-{each}", "host": f"{job}-{each}{dot}{domain}", "port": FIRST_PORT}
             for each in range(size)
         ]
-        nodes[index]["bind"] = "*"  # the name may not be in DNS yet
+        nodes[index]["bind"] = "*"  # DNS may not know the name yet
         return str(nodes[index]["name"]), {"nodes": nodes}
 
 
 def _require_no_name(name: str | None, launcher: str, names: str) -> None:
     if name is not None:
         raise UserError(
-            f"name={name!r} (argument or DPWA_NAME): under {launcher} nodes are called "
-            f"{names}, so that all know all names [DPWA-E046]"
+            f"name={name!r} (argument or DPWA_NAME) cannot be used, because under {launcher} the "
+            f"names of nodes are {names}, so that all nodes know all names [DPWA-E046]"
         )
 
 
@@ -452,13 +453,13 @@ def _number_below(size: int, environ: Mapping[str, str], variable: str, whose: s
     found = number(environ, variable)
     if found is None or found >= size:
         raise UserError(
-            f"{variable}: expected a whole number below {size}, as {whose} says (got "
+            f"{variable}: expected a whole number below {size}, because of {whose} (got "
             f"{environ[variable]}) [DPWA-E045]"
         )
     return found
 
 
 def number(environ: Mapping[str, str], variable: str) -> int | None:
-    """Return the whole number in a variable, at least 0, or `None` if there is none."""
+    """Return the whole number of at least 0 in a variable, or `None` if there is none."""
     text = environ.get(variable, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None

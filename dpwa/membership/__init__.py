@@ -1,1 +1,1 @@
-"""Membership: nodes come and go, and each knows the members, with no coordinator and no quorum."""
+"""Membership: each node knows the members while nodes come and go, without a coordinator."""

@@ -1,4 +1,4 @@
-"""Asking probes members, asks for admission at other places, and calls nodes back."""
+"""Asking probes members, asks other nodes for admission, and calls new nodes back."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ log = logging.getLogger("dpwa.members")
 TICK_S = 0.2
 ASK_EVERY_S = 0.5
 TELL_EVERY_S = 0.1
-TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
+TOLD_AT_ONCE = 3  # number of members that are notified of changes at once
 CALL_TIMEOUT_S = 3.0
-JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # with the call back
-TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the dead to join, too
-MAX_TRIALS = MAX_CALLS // 2  # at once: others are to be called meanwhile
+JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # including the call back
+TO_JOIN, TRIAL = "to join", "trial"  # purposes of a question; a trial asks a dead node
+MAX_TRIALS = MAX_CALLS // 2  # at once, so that there is room for other calls
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where a host name was found to be."""
+    """The result of a look-up of a host name."""
 
     seed: Seed
-    found: tuple[str, ...] | str  # its addresses, or why there are none
-    known: Collection[str]  # addresses that need not be asked
+    found: tuple[str, ...] | str  # the addresses, or the reason why there are none
+    known: Collection[str]  # addresses that are not asked again
 
 
 class Asking(Listener):
-    """Keeps a node among the members. Belongs to the TxThread."""
+    """Keeps a node among the members. It belongs to the TxThread."""
 
     def __init__(
         self,
         member_list: MemberList,
         config: Config,
         context: MembershipContext,
-        # brings the peers of the node in line with the members
+        # connects the node to all members, and disconnects it from former members
         connect: Callable[[tuple[MemberEntry, ...]], None],
-        called_back: Callable[[CallBack, str], None],  # is told how calling back went
+        called_back: Callable[[CallBack, str], None],  # receives the result of a call back
     ) -> None:
         self._member_list = member_list
         self._algorithm = config.algorithm
@@ -82,27 +82,27 @@ class Asking(Listener):
         self._look_up = context.look_up
         self._background = Background(member_list.own.name, context.runtime)
         self._memory = context.memory
-        self._met: dict[str, str] = {}  # who was there, by address
-        self._problems: dict[str, str] = {}  # that were logged, by place
+        self._met: dict[str, str] = {}  # the names of the nodes that answered, by address
+        self._problems: dict[str, str] = {}  # the logged problems, by place
         self._commands: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
         self._calls = Calls(context.keyring, self._clock)
-        self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
+        self._to_call: list[tuple[CallBack, float]] = []  # with the times when they expire
         self._asked_at = self._clock.now()
         self._told_at = -math.inf
         self._has_ended = context.runtime.event()
-        self.has_looked = False  # members have become peers at least once
+        self.has_looked = False  # whether members have become peers at least once
         places = [*told, *(seed.endpoint for seed in context.remembered)]
         self.outcome = JoinOutcome(places, context.runtime)
 
     # Any thread
 
     def submit(self, command: CallBack | Located | Seed) -> None:
-        """Have a node called that wants to join, or one asked that may let this one in."""
+        """Queue a call back, an address that was looked up, or a node to ask for admission."""
         self._commands.put(command)
         self._tx.tick_listeners()
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop asking, and save the members. Return whether that was in time."""
+        """Stop asking, and save the members. Return whether the thread stopped in time."""
         self._tx.detach(self)
         has_ended = self._has_ended.wait(timeout_s)
         if self._memory is not None:
@@ -122,7 +122,7 @@ class Asking(Listener):
         try:
             self._calls.go_on()
         except Exception:
-            log.exception("membership: an unforeseen error; the node continues [DPWA-W018]")
+            log.exception("membership: an unforeseen error. The node continues [DPWA-W018]")
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         self.poll_sockets()
@@ -141,13 +141,13 @@ class Asking(Listener):
                 self._ask_to_join()
                 self._check()
         except Exception:
-            log.exception("membership: an unforeseen error; the node continues [DPWA-W018]")
+            log.exception("membership: an unforeseen error. The node continues [DPWA-W018]")
         return TICK_S
 
     # Members
 
     def _ask(self) -> None:
-        """Ask a member, and again those that have not answered, which may become suspects."""
+        """Ask a member, and ask again members that have not answered and may become suspects."""
         now = self._clock.now()
         if now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
@@ -158,7 +158,7 @@ class Asking(Listener):
                 self._tx.send_message(other, probe)
 
     def _tell_changes(self) -> None:
-        """Notify some members at once of changes, but not of each change separately."""
+        """Notify some members of recent changes, all changes together."""
         now = self._clock.now()
         if now - self._told_at < TELL_EVERY_S:
             return
@@ -171,19 +171,19 @@ class Asking(Listener):
     def _tell(self, name: str) -> None:
         self._tx.send_message(name, *self._member_list.roster(name, asks=True), must=False)
 
-    # Others
+    # Other nodes
 
     def _ask_to_join(self) -> None:
         own, peers = self._member_list.own, self._member_list.peers
         now, waits = self._clock.now(), self._member_list.waits
-        if waits:  # though others know it already: they may have let it in without its knowing
+        if waits:  # even at known members, which may have admitted this node without its knowledge
             known = {address for address, name in self._met.items() if name == own.name}
             for entry in peers:
                 self._seeds.add_seed(Seed(entry.endpoint, entry.name))
         else:
             names = {own.name, *(entry.name for entry in peers)}
             known = {entry.endpoint for entry in peers}
-            # One place may have several addresses.
+            # A place may have several addresses.
             known.update(address for address, name in self._met.items() if name in names)
             known.update(place for place in self._told if known.issuperset(self._addresses(place)))
         for seed in self._seeds.pop_due(now, known, is_alone=waits or not peers):
@@ -196,7 +196,7 @@ class Asking(Listener):
         return self.outcome.addresses(place)
 
     def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
-        """Ask at all addresses of a place, after looking up a host's name."""
+        """Ask for admission at all addresses of a place, after a look-up of its host name."""
         address = split_tcp(seed.endpoint)
         if address is None or not is_name(address[0]):
             self._ask_at(seed.name, seed.endpoint)
@@ -243,7 +243,7 @@ class Asking(Listener):
                     self._welcomed(endpoint, message, entries)
                     if (
                         self._member_list.own.stamp != stamp
-                    ):  # it has to hear what this node contradicts
+                    ):  # the peer must receive this node's refutation
                         self._ask_at(name, endpoint, purpose)
                 case TurnedAway():
                     self._turned_away(endpoint, message)
@@ -266,23 +266,23 @@ class Asking(Listener):
         own = self._member_list.own
         if self.outcome.has_asked(endpoint):
             self._met[endpoint] = message.name
-        if message.name == own.name:  # it asked itself
+        if message.name == own.name:  # this node asked itself
             self.outcome.record_answer(endpoint, JoinAnswer("this node itself is there", "self"))
             return
         if not self.outcome.is_in:
             self._member_list.outlive(entries)
         self._member_list.receive_entries(entries)
         self._member_list.waits = False
-        self._seeds.keep_only(self._told)  # by now the others tell who is there
+        self._seeds.keep_only(self._told)  # from now on, the members report the other nodes
         if self._memory is not None:
             self._memory.forget_last_life()
-        self._connect(self._member_list.peers)  # before whoever waits for the outcome looks at them
+        self._connect(self._member_list.peers)  # before the thread that waits for the outcome runs
         self.outcome.let_in()
 
-    # Who is there
+    # Checks
 
     def _check(self) -> None:
-        """Call nodes that are said to be a different process now, or elsewhere."""
+        """Call nodes that are reported to be a different process, or at a different endpoint."""
         for claim in self._member_list.to_check():
             if not self._look_into(claim):
                 self._member_list.unchecked(claim)
@@ -294,7 +294,7 @@ class Asking(Listener):
         return self._call(claim, partial(self._member_list.checked, claim), missing)
 
     def _take_commands(self) -> None:
-        """Handle the commands of other threads, and call nodes that want to join."""
+        """Process the commands of other threads, and call back nodes that want to join."""
         now = self._clock.now()
         waiting = list(self._to_call)
         while not self._commands.empty():
@@ -322,14 +322,14 @@ class Asking(Listener):
         asks_to_join = question is not None and question.purpose in (TO_JOIN, TRIAL)
         is_of_it = question is not None and question.name in ("", entry.name)
         if asks_to_join and is_of_it and entry.incarnation <= HIGHEST_HEARSAY:
-            self._called_back(who, "")  # two that ask each other: that call tells who is there
+            self._called_back(who, "")  # both nodes ask each other, so that call finds out
             return True
         return False
 
     def _call(
         self, entry: MemberEntry, found: Callable[[int], None], failed: Callable[[str], None]
     ) -> bool:
-        """Ask a process for its identity. Report its incarnation, or why it was not found."""
+        """Ask a process for its identity. Report its incarnation, or why there is none."""
 
         def answered(message: Message, _payload: Frame) -> None:
             if isinstance(message, Here) and message.name == entry.name:
@@ -348,7 +348,7 @@ class Asking(Listener):
             )
         )
 
-    # What came of it
+    # Answers
 
     def _turned_away(self, endpoint: str, message: TurnedAway) -> None:
         reason = printable(message.reason)
@@ -364,7 +364,7 @@ class Asking(Listener):
         self._failed(endpoint, answer)
 
     def _failed(self, address: str, answer: JoinAnswer) -> None:
-        """Log each problem of each place once, as long as it stays the same.
+        """Log each problem of each place once, until the problem changes.
 
         While the node waits for admission, the waiting thread logs the problems instead.
         """
@@ -377,7 +377,7 @@ class Asking(Listener):
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem
                 log.warning(
-                    "%s: not let in at %s: %s [DPWA-W005]",
+                    "%s: was not admitted at %s: %s [DPWA-W005]",
                     self._member_list.own.name,
                     place,
                     problem,

@@ -1,4 +1,4 @@
-"""The environment of a node's membership."""
+"""MembershipContext: the objects that the parts of a node's membership share."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ LookUp = Callable[[str], tuple[str, ...]]
 class MembershipContext:
     tx: TxThread
     rx: RxThread
-    keyring: Keyring | None  # of those that are called
+    keyring: Keyring | None  # keys for calls to other nodes
     runtime: Runtime
     rng: random.Random
     look_up: LookUp  # finds the addresses of an endpoint with a host name; may take long
-    named: frozenset[str]  # addresses that the user has named
-    memory: Remembered | None  # `None`: members are remembered nowhere
-    remembered: tuple[Seed, ...]  # from an earlier life of this node
+    named: frozenset[str]  # endpoints in the configuration
+    memory: Remembered | None  # `None`: the node does not remember members
+    remembered: tuple[Seed, ...]  # members from before the restart of this node
 
     def may_call(self, endpoint: str, source: str) -> bool:
-        """Return whether to connect to `endpoint`, as a node claims that asks from `source`.
+        """Return whether to connect to `endpoint`, which a node at `source` claims as its own.
 
-        A node with a key may be anywhere, and so may nodes that this node's user has named.
+        A node with a key may be anywhere, and so may a node that the configuration names.
         """
         has_key = self.keyring is not None and endpoint.startswith("tcp://")
         return has_key or endpoint in self.named or is_at(endpoint, source)
 
     def unpack_news(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
-        """Read entries of members. Local sockets count only if they arrived over one."""
+        """Read entries of members. Local sockets count only if they came over a local socket."""
         entries = unpack_entries(payload)
         return entries if is_local else tuple(e for e in entries if self._is_remote(e.endpoint))
 

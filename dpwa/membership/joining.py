@@ -1,4 +1,4 @@
-"""Joining: where a node asks for admission, the answers, and the messages while it waits."""
+"""Joining: the places where a node asks for admission, the answers, and the log messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dpwa.transport.addresses import is_of_this_machine
 class JoinAnswer(NamedTuple):
     """The answer to a request for admission at one address."""
 
-    problem: str  # why it did not let this node in
-    # undecided: ask again soon; waiting: the node there waits to be let in; self: it is this node
+    problem: str  # why this node was not admitted
+    # undecided: ask again soon; waiting: the other node waits, too; self: it is this node itself
     kind: Literal["undecided", "waiting", "self", "no"] = "no"
 
 
@@ -26,18 +26,18 @@ NOT_YET = JoinAnswer("no answer yet", "undecided")
 class JoinOutcome:
     """The results of all requests for admission so far. Any thread may call every method.
 
-    A place is an endpoint as it was given. With a host name it may have several addresses.
+    A place is an endpoint in the configuration. A host name may have several addresses.
     """
 
     def __init__(self, places: Iterable[str], runtime: Runtime) -> None:
-        self.is_in = False  # somebody has let this node in
-        self.refused = ""  # why it can never be let in
-        self.changed = runtime.condition()  # notified at each change
+        self.is_in = False  # whether a node has admitted this node
+        self.refused = ""  # why this node can never be admitted
+        self.changed = runtime.condition()  # notified after each change
         self._addresses: dict[str, tuple[str, ...]] = {place: (place,) for place in places}
         self._answers: dict[str, JoinAnswer] = {}
 
     def located(self, place: str, addresses: tuple[str, ...]) -> None:
-        """Take note of the addresses that a host name has just now."""
+        """Note the current addresses of a host name."""
         with self.changed:
             if place in self._addresses:
                 self._addresses[place] = addresses
@@ -58,7 +58,7 @@ class JoinOutcome:
                 self.changed.notify_all()
 
     def refuse(self, reason: str) -> None:
-        """Take note that this node can never be let in, unless it is already."""
+        """Note that this node can never be admitted, unless it is admitted already."""
         with self.changed:
             if not self.is_in:
                 self.refused = reason
@@ -70,7 +70,7 @@ class JoinOutcome:
             self.changed.notify_all()
 
     def is_own(self, place: str) -> bool:
-        """Return whether only this node is at a place. Other loopback addresses do not count."""
+        """Return whether a place is only this node. Other loopback addresses do not count."""
         with self.changed:
             answers = [(at, self._answers.get(at, NOT_YET)) for at in self.addresses(place)]
         others = [address for address, answer in answers if answer.kind != "self"]
@@ -78,7 +78,7 @@ class JoinOutcome:
 
     @property
     def answers(self) -> Mapping[str, tuple[JoinAnswer, ...]]:
-        """The answers at each place, for each of its addresses."""
+        """The answers from each place, for each of its addresses."""
         with self.changed:
             return {
                 place: tuple(self._answers.get(address, NOT_YET) for address in addresses)
@@ -87,7 +87,7 @@ class JoinOutcome:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why it was not admitted, by place, without its own places."""
+        """Why this node was not admitted, by place, without its own places."""
         return {
             place: " and ".join(dict.fromkeys(answer.problem for answer in answers))
             for place, answers in self.answers.items()
@@ -96,7 +96,7 @@ class JoinOutcome:
 
     @property
     def is_clear(self) -> bool:
-        """Whether a node has admitted this one, or all have answered without doing so."""
+        """Whether a node has admitted this node, or all nodes have answered with a refusal."""
         return self.is_in or bool(self.refused) or not self._any("undecided")
 
     @property
@@ -109,7 +109,7 @@ class JoinOutcome:
 
     @property
     def has_tried(self) -> bool:
-        """Whether an attempt has ended at each address."""
+        """Whether at least one attempt has ended at each address."""
         return not any(a is NOT_YET for answers in self.answers.values() for a in answers)
 
     @property
@@ -124,29 +124,29 @@ class JoinOutcome:
         return any(a.kind == kind for answers in self.answers.values() for a in answers)
 
 
-FIRST_LINE_WITHIN_S = 3.0  # though some of the first tries have not come to an end
+FIRST_LINE_WITHIN_S = 3.0  # even if some of the first attempts have not ended
 LINE_EVERY_S = 10.0
-MAX_SHOWN = 8  # places, in one line
+MAX_SHOWN = 8  # places in a message
 
-_CYCLE = "if all wait for each other, give one of them `join: []` or `alone: true`"
+_CYCLE = "If all nodes wait for each other, set `join: []` or `alone: true` for one of them"
 _ADVICE = (
-    "start a node at one of them, or put the address of a living one into `join`; `join: []` "
-    "begins a new cluster, `alone: true` begins alone and keeps asking"
+    "Start a node at one of these addresses, or put the address of a running node into `join`. "
+    "With `join: []`, a node begins a new cluster. With `alone: true`, it also continues to ask"
 )
 
 
 class Wait:
-    """The time for which a node waits to be admitted, and its messages meanwhile.
+    """The time for which a node waits to be admitted, and its log messages meanwhile.
 
-    When the time is over it gives up or, without `gives_up`, begins alone.
+    When the time is over, the node gives up. Without `gives_up`, it begins alone.
 
     >>> wait = Wait("a", now=0.0, timeout_s=300.0, gives_up=True)
     >>> place = "h:7"
     >>> wait.line(0.1, {place: f"nothing answers at {place}"}, has_tried=True)
-    'a: not let in yet, asks for 300 s more (join_timeout_s): h:7: nothing answers [DPWA-W041]'
+    'a: not admitted yet, asks for 300 s more (join_timeout_s): h:7: nothing answers [DPWA-W041]'
     >>> wait.line(9.9, {}, has_tried=True)
     >>> wait.line(10.2, {place: "no answer yet"}, has_tried=True)
-    'a: not let in yet, asks for 290 s more (join_timeout_s): h:7: no answer yet [DPWA-W041]'
+    'a: not admitted yet, asks for 290 s more (join_timeout_s): h:7: no answer yet [DPWA-W041]'
     """
 
     def __init__(self, name: str, now: float, timeout_s: float, *, gives_up: bool) -> None:
@@ -160,7 +160,7 @@ class Wait:
         return now - self._began >= self._timeout_s
 
     def line(self, now: float, problems: Mapping[str, str], *, has_tried: bool) -> str | None:
-        """Return the message to log now: one when the first tries fail, then one every 10 s."""
+        """Return the message to log now, or `None`. After the first, there is one every 10 s."""
         if self._line_due is None:
             is_due = has_tried or now - self._began >= FIRST_LINE_WITHIN_S
             self._line_due = now if is_due else None
@@ -171,7 +171,7 @@ class Wait:
         left = f"for {left_s:.0f} s more"
         if self._gives_up:
             return (
-                f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
+                f"{self._name}: not admitted yet, asks {left} (join_timeout_s): {told(problems)}"
                 " [DPWA-W041]"
             )
         return (
@@ -179,11 +179,11 @@ class Wait:
         )
 
     def last_words(self, problems: Mapping[str, str], *, someone_waits: bool) -> str:
-        advice = f"{_CYCLE}; else {_ADVICE}" if someone_waits else _ADVICE
+        advice = f"{_CYCLE}. Otherwise: {_ADVICE}" if someone_waits else _ADVICE
         within = f"within {self._timeout_s:g} s (join_timeout_s)"
         return (
-            f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
-            " [DPWA-E226]"
+            f"{self._name}: gives up, because no node has admitted it {within}: {told(problems)}. "
+            f"{advice} [DPWA-E226]"
         )
 
 
@@ -197,8 +197,8 @@ def told(problems: Mapping[str, str]) -> str:
 
 
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_ALONE_S = 2.0  # as long as nobody is known
-LONGEST_PAUSE_S = 5.0  # for as long as the node lives: others may be there that nobody knows
+LONGEST_PAUSE_ALONE_S = 2.0  # while this node knows no other node
+LONGEST_PAUSE_S = 5.0  # later, because there may be nodes that no member knows
 MAX_SEEDS = 256
 
 
@@ -210,14 +210,14 @@ class _Attempts:
 
 
 class Seeds:
-    """Where to ask, with a pause that doubles each time, of which some is chance."""
+    """The places to ask, each with random pauses that double until a maximum."""
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
         self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
         self._rng = rng
 
     def add_seed(self, seed: Seed) -> None:
-        """Ask there, too, if that is a new place and there are not too many of them."""
+        """Add a place to ask, unless it is known or there are too many places."""
         is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
         if is_new and len(self._attempts) < MAX_SEEDS:
             self._attempts.append(_Attempts(seed, due=0.0))
@@ -226,7 +226,7 @@ class Seeds:
         self._attempts = [each for each in self._attempts if each.seed.endpoint in endpoints]
 
     def pop_due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
-        """Return where to ask now, except at `known` endpoints, and note that it is done."""
+        """Return the places to ask now, except `known` endpoints, and note that they are asked."""
         longest_s = LONGEST_PAUSE_ALONE_S if is_alone else LONGEST_PAUSE_S
         found = []
         for attempts in self._attempts:

@@ -1,4 +1,4 @@
-"""MemberList: a node's knowledge of the members, shared by its threads."""
+"""MemberList: a node's knowledge of the members, for all its threads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dpwa.wire.messages import printable
 
 log = logging.getLogger("dpwa.members")
 
-SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
-MAX_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
+SUSPECT_TOLD_BY = 3.0  # number of nodes that notify a suspect, on average
+MAX_BETWEEN_TICKS_S = 0.4  # maximum time that counts, so that a busy machine suspects no one early
 ASLEEP_AFTER_S = 2.0
-NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
-ALL_ENTRIES_PER_S = 64  # at most, in messages with all that is known to who knows other members
+NEWS_ENTRIES = 32  # entries in one message, unless the receiver knows other members
+ALL_ENTRIES_PER_S = 64  # maximum rate of entries in messages with all members
 
 
 class MemberList:
-    """The members, as this node sees them. Any thread may call every method.
+    """The members, as this node knows them. Any thread may call every method.
 
-    `changed` is called without the lock.
+    `changed` is called after each change, without the lock.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class MemberList:
         self._clock = AwakeClock(clock, MAX_BETWEEN_TICKS_S, ASLEEP_AFTER_S)
         self._rng = rng
         self._changed = changed
-        # Reentrant: a signal handler may close the node while its thread is in here.
+        # Reentrant, because a signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
         self._changes = 0
         self._tells_all_at = -math.inf
         self._untold = False
         self._suspects: set[str] = set()
-        self.waits = False  # to be let in itself; until then it lets nobody in
+        self.waits = False  # whether this node waits for admission; meanwhile it admits no node
 
     @property
     def own(self) -> MemberEntry:
@@ -61,7 +61,7 @@ class MemberList:
         return self._changes
 
     def all_known(self) -> tuple[MemberEntry, ...]:
-        """Return the other members, and then those that are considered dead and may return."""
+        """Return the other members, followed by dead nodes that may return."""
         with self._lock:
             return *self._members.peers, *self._members.remembered
 
@@ -70,9 +70,9 @@ class MemberList:
             self._members.near = names
 
     def to_tell(self, most: int) -> set[str]:
-        """Return the members to notify of changes since the last call.
+        """Return the members to notify of the changes since the last call.
 
-        These are some members picked at random, and some suspects, so that they can refute.
+        These are some random members, and some suspects, so that they can refute.
         """
         with self._lock:
             changes, self._untold = self._untold, False
@@ -92,15 +92,16 @@ class MemberList:
             return self._members.entry(name)
 
     def digest(self) -> bytes:
-        """Return a digest that is equal for nodes that agree on all members."""
+        """Return a digest that is equal on all nodes that agree on the members."""
         with self._lock:
             return self._members.digest()
 
     def pack_news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
-        """Pack the entries to send to a node, or all entries if it knows other members.
+        """Pack the entries to send to a node, or all entries if the node knows other members.
 
-        While changes spread, many nodes know other members for a moment. So of many members all are
-        sent only from time to time, but always to a new node (an empty digest).
+        While changes spread, many nodes know other members for a moment. So if there are many
+        members, all entries are sent only from time to time, but always to a new node, whose digest
+        is empty.
         """
         with self._lock:
             most = limits.MAX_ROSTER_ENTRIES if self._tells_all(their_digest) else NEWS_ENTRIES
@@ -119,7 +120,7 @@ class MemberList:
         self._apply(self._members.receive_entries, entries)
 
     def believe(self, entry: MemberEntry) -> None:
-        """Accept an entry about a node that was called, and was there."""
+        """Accept an entry about a node that was called and has answered."""
         self._apply(self._members.believe, entry)
 
     def to_check(self) -> list[MemberEntry]:
@@ -127,16 +128,16 @@ class MemberList:
             return self._members.to_check(self._clock.now(), self._rng)
 
     def checked(self, claim: MemberEntry, incarnation: int | None) -> None:
-        """Take note of which life of a node has answered where a claim says it is, if any."""
+        """Note the incarnation that answered at the endpoint of a claim. `None`: no answer."""
         self._apply(self._members.checked, claim, incarnation)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Note that no node could be called just now to check a claim."""
+        """Note that no process could be called now to check a claim."""
         with self._lock:
             self._members.unchecked(claim)
 
     def outlive(self, entries: Iterable[MemberEntry]) -> None:
-        """Consider entries about this node's name, from its admission, as earlier incarnations."""
+        """Count entries about this node's name, received at its admission, as earlier processes."""
         with self._lock:
             self._members.outlive(entries)
 
@@ -151,11 +152,11 @@ class MemberList:
                 self._members.woke(self._clock.now())
 
     def now(self) -> float:
-        """Return the time, without that in which this process was not awake."""
+        """Return the time, without the time in which this process was stopped."""
         return self._clock.now()
 
     def heard_at(self, name: str) -> float:
-        """Return when a node was last heard from, on the clock of `now`."""
+        """Return the time of the last message of a node, on the clock of `now`."""
         with self._lock:
             return self._members.heard_at(name)
 
@@ -164,12 +165,12 @@ class MemberList:
             return self._members.to_ask(self._clock.now(), self._rng)
 
     def to_ask_others(self) -> list[tuple[MemberEntry, str]]:
-        """Return uncertain members, each with the name of one that is to be asked to ask it."""
+        """Return uncertain members, each with the name of a helper that should ask it."""
         with self._lock:
             return self._members.to_ask_others(self._clock.now(), self._rng)
 
     def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
-        """Note that a helper has heard from a node about which it was asked."""
+        """Note that a helper has heard from a node about which this node asked."""
         with self._lock:
             self._members.others_heard_from(name, incarnation, helper)
 
@@ -177,7 +178,7 @@ class MemberList:
         self._apply(self._members.lost, name)
 
     def doubt(self, name: str) -> None:
-        """Suspect a node, to find out whether it contradicts."""
+        """Suspect a node, to find out whether it refutes."""
         self._apply(self._members.doubt, name)
 
     def tick(self) -> None:
@@ -218,7 +219,7 @@ class MemberList:
         return True
 
     def _apply(self, happen: Callable[..., list[Change]], *said: object) -> None:
-        """Apply an event to the members now, and report the changes."""
+        """Apply an event to the members, and report the changes."""
         with self._lock:
             changes = happen(*said, self._clock.now())
         self._tell(changes)
@@ -237,7 +238,8 @@ class MemberList:
     def _is_to_hear(self, change: Change) -> bool:
         """Return whether this node must notify a suspect at once, so that it can refute.
 
-        The node that suspects it does. Because its link may be broken, a few other nodes do, too.
+        A node that suspects a member notifies it. The link between both may be broken, so a few
+        other nodes notify the suspect, too.
         """
         if change.after is not MemberStatus.SUSPECT:
             return False
@@ -248,14 +250,14 @@ class MemberList:
         name, own = change.entry.name, self._members.own.name
         if name == own and change.after is None:
             log.error(
-                "%s: another process has this node's name now, at %s. This one is no longer a "
-                "member. Give each process a name of its own [DPWA-W004]",
+                "%s: another process has this node's name now, at %s. This process is no longer a "
+                "member. Give each process its own name [DPWA-W004]",
                 own,
                 printable(change.entry.endpoint),
             )
             return
         is_expected = change.after in (MemberStatus.ALIVE, MemberStatus.LEFT, None)
-        # Of what others suspect only they warn: else each of many nodes would, of the same thing.
+        # Only the node that suspects a member warns, so that not every node warns of the same.
         is_expected |= change.after is MemberStatus.SUSPECT and change.why != Event.NO_ANSWER.value
         level, code = (logging.INFO, "") if is_expected else (logging.WARNING, " [DPWA-W008]")
         after = "forgotten" if change.after is None else change.after.name.lower()

@@ -1,4 +1,4 @@
-"""The membership of a node, as users see it."""
+"""Members: the membership of a node, from its admission until it leaves."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from dpwa.transport.link import LinkState
 
 log = logging.getLogger("dpwa.members")
 
-FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
-DECISION_S = FOUND_OUT_WITHIN_S + 2.0  # the same, if somebody has said that it is to ask again
-REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node begins a cluster
+FIRST_ANSWER_S = 3.0  # time for which the constructor waits for admission
+DECISION_S = FOUND_OUT_WITHIN_S + 2.0  # the same, if a node answered that it is undecided
+REMEMBERED_S = 10.0  # time in which remembered members can answer, before the node begins alone
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
 LOOK_AGAIN_S = 0.2
 GOODBYE_S = 1.0
-FOUND_S = Times().retry_few_s + 0.5  # then whoever remembers this node has tried its address
+FOUND_S = Times().retry_few_s + 0.5  # after this time, nodes that remember this one have tried it
 
 
 class Members(Closeable):
     """Keeps a node among the members, from its creation until it is closed.
 
-    The constructor waits until a node admits this one, at most `join_timeout_s`. A node that may
-    begin a cluster (`join: []`, or `alone: true`) waits only a few seconds, somewhat longer if it
-    remembers members or if others check whether its name is free, and then begins.
+    The constructor waits for at most `join_timeout_s` until a node admits this one. A node that may
+    begin a cluster (`join: []`, or `alone: true`) waits only for a few seconds. It waits longer if
+    it remembers members, or if others check whether its name is free. Then it begins a cluster.
 
     Raises:
         NameTakenError: a different living node has this name.
@@ -54,7 +54,7 @@ class Members(Closeable):
         self._owner = os.getpid()
         self._is_closed = False
         self._changed = runtime.condition()
-        # The wall clock: the number must rise from one process of this node to the next.
+        # Of the wall clock, because the number must be higher after a restart of this node.
         own = MemberEntry(node.name, node.endpoint, incarnation=int(runtime.wall_time() * 1000))
         self._member_list = MemberList(own, runtime, node.rng("members"), self._wake)
         self._tx = node.tx
@@ -99,7 +99,7 @@ class Members(Closeable):
             raise
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until `count` other nodes can be reached. Return whether they can."""
+        """Wait until `count` other nodes are connected or reachable. Return whether they are."""
         deadline = Deadline(self._clock, timeout_s)
         with self._changed:
             while self._reached() < count and not deadline.expired():
@@ -110,19 +110,19 @@ class Members(Closeable):
         return sum(map(self._tx.reaches, self._names()[1:]))
 
     def are_known(self) -> bool:
-        """Return whether all nodes that were named at the admission are peers by now.
+        """Return whether all nodes that were named at the admission are peers now.
 
-        Also true if no node admits this one, because then there is none to wait for.
+        Also true if no node admits this one, because then there is no node to wait for.
         """
         members = {entry.name for entry in self._member_list.peers}
         is_clear = self._asking.outcome.is_clear
         return is_clear and self._asking.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
-        """Return whether all peers are in view that can be expected at the start of a node.
+        """Return whether all peers are in view that a node can expect at its start.
 
-        Apart from the nodes that were named to it, others may remember it from its last
-        incarnation, although it knows none of them, and find it.
+        They include the nodes that were named at the admission. Other nodes may remember this node
+        from before its restart, and find it although it does not know them.
         """
         is_alone = not self._member_list.peers
         is_too_early = self._clock.now() < self._started + FOUND_S
@@ -133,14 +133,14 @@ class Members(Closeable):
         return self._member_list.report()
 
     def close(self) -> None:
-        """Notify the members that this node leaves, and stop, before the node is closed."""
+        """Tell the members that this node leaves, and stop. It runs before the node is closed."""
         if os.getpid() != self._owner or self._is_closed:
             return
         self._is_closed = True
         is_replaced, own = self._member_list.is_replaced, self._member_list.own.name
         self._member_list.announce_leave()
         if not self._asking.stop(STOP_TIMEOUT_S):
-            log.error("%s: asking members did not end within %g s [DPWA-W016]", own, STOP_TIMEOUT_S)
+            log.error("%s: did not stop asking members in %g s [DPWA-W016]", own, STOP_TIMEOUT_S)
         if not is_replaced:
             self._say_goodbye()
 
@@ -153,7 +153,7 @@ class Members(Closeable):
             self._tx.send_message(entry.name, *roster, connects=False)
 
     def _connect(self) -> None:
-        """Connect to a member, because a node that leaves at once may have no connection yet."""
+        """Connect to a member. A node that leaves soon after its start may have no connection."""
         self._tx.connect()
         deadline = Deadline(self._clock, GOODBYE_S)
         with self._changed:
@@ -165,7 +165,7 @@ class Members(Closeable):
         return any(self._tx.state_of(e.name) is LinkState.UP for e in self._member_list.peers)
 
     def _await_outcome(self) -> None:
-        """Wait for the first node that lets this one in, as long as that makes sense."""
+        """Wait for admission, for as long as the settings allow."""
         outcome, name = self._asking.outcome, self._member_list.own.name
         if self._member_list.waits:
             self._wait(self._config.join_timeout_s, gives_up=True)
@@ -176,13 +176,11 @@ class Members(Closeable):
             if outcome.is_undecided:
                 outcome.changed.wait_for(lambda: outcome.is_clear, DECISION_S)
         if outcome.refused:
-            raise NameTakenError(
-                f"{outcome.refused}. Give this process a name of its own [DPWA-E055]"
-            )
-        log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
+            raise NameTakenError(f"{outcome.refused}. Give this process its own name [DPWA-E055]")
+        log.info("%s: %s", name, "was admitted" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
-        """Wait until a node has admitted this one, and log this from time to time."""
+        """Wait until a node has admitted this one, and log the problems from time to time."""
         outcome = self._asking.outcome
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
         while not (outcome.is_in or outcome.refused):
@@ -205,7 +203,7 @@ class Members(Closeable):
             raise JoinTimeoutError(text)
 
     def _is_first(self) -> bool:
-        """Return whether `join` has no address except this node's own."""
+        """Return whether `join` has no address other than this node's own."""
         places = [seed.endpoint for seed in self._config.seeds]
         return bool(places) and all(map(self._asking.outcome.is_own, places))
 
@@ -216,7 +214,7 @@ class Members(Closeable):
 
 
 class PeerKeeper:
-    """Connects a node to members and disconnects former ones, on one thread.
+    """Connects a node to members, and disconnects it from former members, on one thread.
 
     It does not keep the node alive.
     """
@@ -224,20 +222,20 @@ class PeerKeeper:
     def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
         self._endpoints: dict[str, str] = {}
-        self._members: Iterable[MemberEntry] | None = None  # of the last time
+        self._members: Iterable[MemberEntry] | None = None  # of the last call
 
     def __call__(self, members: Iterable[MemberEntry]) -> None:
         node = self._node()
         if node is None or node.closed or members is self._members:
             return
-        # Whoever says that it is where this node is cannot be.
+        # A member cannot be at the endpoint of this node.
         named = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
         for name, endpoint in list(self._endpoints.items()):
             if named.get(name) != endpoint:
                 del self._endpoints[name]
-                with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
+                with suppress(UnknownNameError, ClosedError):  # the user may have removed the peer
                     node.remove_peer(name)
         for name in [name for name in named if name not in self._endpoints]:
             self._endpoints[name] = named[name]
             node.connect_peers({name: named[name]})
-        self._members = members  # now that all of it is done: else the rest is, the next time
+        self._members = members  # at the end: after an error, the next call does the rest

@@ -1,6 +1,6 @@
-"""The members that a node remembers from one start to the next, in a small file.
+"""The members that a node remembers after a restart, in a small file.
 
-If the file is missing, torn, untrusted or cannot be written, the node only remembers less.
+If the file is missing, damaged, untrusted or cannot be written, the node only remembers less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_BYTES = 1 << 16
 
 
 class Remembered:
-    """Names and addresses of members on disk, which the TxThread writes."""
+    """A file with the names and endpoints of members. The TxThread writes it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.members.json"
@@ -40,7 +40,7 @@ class Remembered:
         self._saved_at = -math.inf
 
     def read_members(self) -> tuple[Seed, ...]:
-        """Return the members in the file, or none and a warning if it is invalid."""
+        """Return the members in the file. If it is invalid, warn, and return no members."""
         try:
             with open(self.path, "rb", opener=open_regular) as file:
                 text = file.read(_MAX_BYTES + 1)
@@ -50,12 +50,12 @@ class Remembered:
         except OSError as error:
             self._warn(f"cannot be read ({error.strerror})")
         except (ValueError, LookupError, TypeError, RecursionError):
-            self._warn("is damaged, or not of this node")
+            self._warn("is damaged, or belongs to a different node")
         return self._from_before
 
     def forget_last_life(self) -> None:
-        """Forget the members of the last start, because a node with newer ones has admitted this
-        one.
+        """Forget the members from before the restart, because a node with newer members has
+        admitted this one.
         """
         self._from_before = ()
 
@@ -73,7 +73,7 @@ class Remembered:
             self.write(self._known(member_list))
 
     def write(self, members: Iterable[Seed]) -> None:
-        """Replace the whole file. Warn once if that fails."""
+        """Replace the whole file. Warn once if this fails."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
         record = {"format": FORMAT, "node": self._name, "members": seeds[:MAX_REMEMBERED]}
         try:
@@ -102,11 +102,11 @@ class Remembered:
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = "%s: remembers no members: %s %s [DPWA-W043]"
+            text = "%s: remembers no members after a restart, because %s %s [DPWA-W043]"
             log.warning(text, self._name, self.path, problem)
 
 
 def remembered_by(config: Config, name: str) -> Remembered | None:
-    """Return the file for a node's members, or `None` if it has no folder for that."""
+    """Return the file for a node's members, or `None` if no folder for it is set."""
     folder = config.state_dir or config.checkpoint.dir
     return Remembered(Path(folder), name) if config.is_open and folder else None

@@ -1,4 +1,4 @@
-"""The handling of members' messages on the node's threads."""
+"""The services and listeners for the messages of members, on the threads of a node."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from dpwa.wire.members import (
 
 log = logging.getLogger("dpwa.members")
 
-MAX_WAITING = 16  # who want to join, and are being called back
+MAX_WAITING = 16  # nodes that want to join, and are being called back
 ANSWER_WITHIN_S = 5.0
-HEARD_WITHIN_S = 1.0  # or a member is doubted, or asked for others
-FOUND_OUT_WITHIN_S = 10.0  # whether a doubted one lives: more than a suspicion takes
-MAX_PROBES = 16  # at once; whoever asks for more is asking others, too
-MAX_PROBES_OF_ONE = 8  # of these for the same member
+HEARD_WITHIN_S = 1.0  # after so much silence, a member is suspected, or probed for others
+FOUND_OUT_WITHIN_S = 10.0  # longer than it takes until a suspect is dead
+MAX_PROBES = 16  # at once; a node that asks for more probes also asks other helpers
+MAX_PROBES_OF_ONE = 8  # at once for one sender
 PROBE_WITHIN_S = 2.0
 
 
@@ -44,8 +44,8 @@ PROBE_WITHIN_S = 2.0
 class CallBack:
     """A node that wants to join, which must be called back at its address."""
 
-    entry: MemberEntry  # what it says of itself
-    news: tuple[MemberEntry, ...]  # what it knows of others
+    entry: MemberEntry  # the node's entry about itself
+    news: tuple[MemberEntry, ...]  # its entries about other nodes
 
 
 @dataclass
@@ -56,7 +56,7 @@ class _Waiting:
 
 
 class RosterService(Service):
-    """Trades news of members, and lets nodes in that can be reached where they say."""
+    """Exchanges news of members, and admits nodes that can be reached at their endpoints."""
 
     handles = (Roster, JoinRequest, WhoIs, ProbeRequest)
 
@@ -65,7 +65,7 @@ class RosterService(Service):
         member_list: MemberList,
         algorithm: str,
         context: MembershipContext,
-        # has a node called back, which then calls `called_back`, or one asked to let this one in
+        # queues a call back, whose result goes to `called_back`, or a node to ask for admission
         submit: Callable[[CallBack | Seed], None],
     ) -> None:
         self._member_list = member_list
@@ -98,13 +98,13 @@ class RosterService(Service):
                 self._probes.start(sender, message, reply)
 
     def called_back(self, who: CallBack, problem: str) -> None:
-        """Note that a node was called back, and any problem. Any thread may call this."""
+        """Note the result of a call back. `problem` is "" if the node was found. Thread-safe."""
         self._results.append((who, problem))
         self._wake()
 
     def tick(self, now: float) -> bool:
-        """Answer nodes that were called back, and nodes that asked for probes."""
-        self._member_list.note_awake()  # the TxThread may be busy for long with what has come
+        """Answer nodes that were called back, and helpers' probes that have a result."""
+        self._member_list.note_awake()  # the TxThread may be busy with messages for a long time
         while self._results:
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
@@ -113,7 +113,7 @@ class RosterService(Service):
                 self._member_list.receive_entries(who.news)
             if waiting is not None and problem:
                 own = self._member_list.own.name
-                log.info("%s: did not let in %s: %s", own, who.entry.name, problem)
+                log.info("%s: did not admit %s: %s", own, who.entry.name, problem)
                 self._not_there(waiting.request, waiting.reply, who.entry.endpoint)
             elif waiting is not None:
                 self._welcome(waiting.request, waiting.reply, who.entry.name)
@@ -150,14 +150,14 @@ class RosterService(Service):
         elif not is_known and not self._context.may_call(message.endpoint, self._source):
             self._not_there(message.request, reply, message.endpoint)
         elif message.name != own.name and self._member_list.waits:
-            reason = f"{own.name} waits to be let in itself"
+            reason = f"{own.name} is itself waiting to be admitted"
             self._turn_away(message.request, reply, "waiting", reason)
             self._submit(Seed(message.endpoint, message.name))  # it may belong to a cluster
         elif is_known:
             self._member_list.receive_entries(news)
             self._welcome(message.request, reply, message.name)
         elif len(self._waiting) >= MAX_WAITING:
-            reason = f"{MAX_WAITING} others wait to be let in"
+            reason = f"{MAX_WAITING} other nodes are waiting to be admitted"
             self._turn_away(message.request, reply, "busy", reason)
         else:
             self._wait(message, news, reply)
@@ -182,10 +182,10 @@ class RosterService(Service):
         return self._context.unpack_news(payload, is_local=is_local(self._source))
 
     def _not_there(self, request: int, reply: Reply, endpoint: str) -> None:
-        """Turn a node away, whatever is at its address, because it may only want to find out."""
+        """Refuse a node with the same reason in all cases, because it may only probe ports."""
         reason = (
-            f"{self._member_list.own.name} cannot connect to {endpoint}, where it says it is; "
-            "without keys only the address that it asks from is tried"
+            f"{self._member_list.own.name} cannot connect to {endpoint}, the endpoint in the "
+            "request. Without keys, it only tries the address from which the request came"
         )
         self._turn_away(request, reply, "address", reason)
 
@@ -209,7 +209,7 @@ def _is_of(message: JoinRequest, entry: MemberEntry) -> bool:
 
 
 class RosterListener(Listener):
-    """Receives connections' states and answers of members."""
+    """Receives the states of connections, and the answers of members."""
 
     handles = (Roster, ProbeAnswer)
 
@@ -218,12 +218,12 @@ class RosterListener(Listener):
         self._context = context
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Suspect a member whose connection is gone, or cannot be made."""
+        """Suspect a member whose connection is lost or cannot be made."""
         if state is LinkState.DOWN:
             self._member_list.lost(peer)
 
     def removed(self, peer: str) -> None:
-        """Do not suspect the node, because the members have removed it."""
+        """Do nothing, because the members themselves have removed this node."""
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):
@@ -243,13 +243,13 @@ class _Doubt:
 
 
 class Names:
-    """Decides whether new nodes may have their names, on one thread.
+    """Decides whether new nodes may have their names. It belongs to one thread.
 
-    A member keeps its name. A connection does not show whether it lives. The connection of a
-    process that was killed stays up for some seconds if children of it hold the socket, or if its
-    host is gone, and a missing connection may be a fault of the link only. So the new node has to
-    wait until the member is heard from, and lives. Otherwise the member is suspected, some nodes
-    ask it, and it refutes, or does not.
+    A member keeps its name while it lives. A connection does not show whether it lives. If a
+    process was killed, its connection stays up for some seconds if its children hold the socket, or
+    if its host is down. A missing connection may be a fault of the link only. So the new node must
+    wait until the member sends a message, which shows that it lives. Otherwise the member is
+    suspected, a few nodes ask it, and it refutes the suspicion or is dead.
     """
 
     def __init__(self, member_list: MemberList) -> None:
@@ -257,19 +257,19 @@ class Names:
         self._doubts: dict[str, _Doubt] = {}
 
     def refusal(self, message: JoinRequest) -> tuple[Refusal, str] | None:
-        """Return why a new node cannot have its name, or not yet, or `None` if it can."""
+        """Return why a new node cannot have its name, or not yet. `None` if it can."""
         own, known = self._member_list.own, self._member_list.entry(message.name)
         if message.name == own.name and message.incarnation != own.incarnation:
-            return "name", f"the name {own.name} is taken, by the node at {own.endpoint}"
+            return "name", f"the name {own.name} is taken by the node at {own.endpoint}"
         if known is None or not known.status.is_member or known.endpoint == message.endpoint:
             return None
         if known.status is MemberStatus.ALIVE and self._lives(known):
-            return "name", f"the name {known.name} is taken, by the living node at {known.endpoint}"
-        reason = "had the name {} a moment ago; whether it has ended is being found out"
+            return "name", f"the name {known.name} is taken by the living node at {known.endpoint}"
+        reason = "had the name {} a moment ago, and other nodes check whether it has ended"
         return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
 
     def _lives(self, known: MemberEntry) -> bool:
-        """Return whether a member was heard from, or has refuted, since the new node arrived."""
+        """Return whether the member sent a message, or refuted, since the new node asked first."""
         now = self._member_list.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
         new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
@@ -291,7 +291,7 @@ class _Probe:
 
 
 class Probes:
-    """The probes under way. Belongs to the RxThread."""
+    """The probes in progress. The object belongs to the RxThread."""
 
     def __init__(self, member_list: MemberList, tx: TxThread) -> None:
         self._member_list = member_list
@@ -299,9 +299,9 @@ class Probes:
         self._probes: list[_Probe] = []
 
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
-        """Ask a member, unless it was heard from just now.
+        """Ask a member for a sign of life, unless it has just sent a message.
 
-        A sender has at most `MAX_PROBES_OF_ONE` members asked at once, and none twice.
+        For one sender, at most `MAX_PROBES_OF_ONE` members are asked at once, each once.
         """
         target = request.target
         entry = self._member_list.entry(target)
@@ -317,7 +317,7 @@ class Probes:
             self._tx.send_message(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
-        """Report the members that have answered. Return whether others may still do so."""
+        """Report the members that have answered. Return whether other answers may still come."""
         now, probes, self._probes = self._member_list.now(), self._probes, []
         for probe in probes:
             if self._member_list.heard_at(probe.request.target) >= probe.heard_after:

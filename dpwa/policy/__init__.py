@@ -1,1 +1,1 @@
-"""Pure decisions from state to state. Time and randomness are arguments."""
+"""Pure functions and values that make decisions. Time and randomness are arguments."""

@@ -1,24 +1,26 @@
-"""Ballots, by which survivors agree on the outcome of a collective, and on the survivors.
+"""Ballots: the nodes that survive a collective agree on its outcome, and on the survivors.
 
-A collective has two moments that all members announce: *entered*, and *ready*, when this node has
-done its part, and only the messages of the others are missing. A node that knows that all members
-are ready has the result. If that knowledge is late, or a connection breaks, a ballot is held:
+In a collective, each member announces two moments. It has *entered* when it calls the collective.
+It is *ready* when it has done its part, and only needs messages of others. A node that knows that
+all members are ready has the result. If it does not learn this in time, or if a connection breaks,
+it opens a ballot:
 
-- A node that votes is frozen. If it was not ready, it will never be. Its `Stand` does not change.
-- A member that is silent for too long is suspected, soon if its connection is gone, but only after
-  `STALLED_S` if it is up, because a stopped process answers later. Suspicions are announced and
-  adopted. A node that is itself suspected has been left behind.
-- The ballot is over for a node once all members that it does not suspect have voted with the same
-  suspicions. All that get so far among the same survivors have the same stands, so they decide
-  alike: the collective holds if every member, lost ones included, is known to have been ready.
+- A node that votes makes no more progress. If it was not ready, it will never be ready.
+- A member that is silent for too long is suspected. If its connection is lost, it is suspected
+  soon. If its connection is up, it is suspected after `STALLED_S`, because a stopped process may
+  answer later. Members announce suspicions, and adopt those of others. A node that is suspected
+  itself is left behind.
+- The ballot is over for a node when all members that it does not suspect have voted with the same
+  suspicions. All nodes that get so far with the same survivors have the same stands, so they decide
+  alike. The collective holds if every member, including lost ones, is known to have been ready.
 
-Survivors never differ. If one of them has ended the collective without a ballot, all members were
-ready. It answers a vote with that outcome, and no node can decide without it. If one has decided by
-a ballot, the others need its vote too, and get its decision instead. A node accepts neither a vote
-nor an outcome from a member that it suspects.
+All survivors decide alike. If one of them has ended the collective without a ballot, all members
+were ready. It answers a vote with that outcome, and no node can decide without this answer. If one
+has decided by a ballot, the others need its vote, too, and get its decision instead. A node accepts
+neither a vote nor an outcome from a member that it suspects.
 
-A node that was suspected and lives may have ended the collective in either way. The others report
-to it that it was left behind.
+A node that was suspected, but is alive, may have ended the collective in either way. The others
+report to it that it was left behind.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from dataclasses import dataclass, field
 
 from dpwa.policy.group_views import Member
 
-STALLED_S = 5.0  # after which a member that is silent, though connected, is taken for lost
-GONE_S = 0.25  # likewise, one whose connection is gone
-LATE_S = 0.5  # likewise, one that has not entered in time, and is lost unless it has
-LONGEST_LOOK_S = GONE_S / 4  # of the time between two looks at the clock, what counts at most
+STALLED_S = 5.0  # a silent member with a connection is lost after so long
+GONE_S = 0.25  # a silent member without a connection is lost after so long
+LATE_S = 0.5  # a member that has not entered in time is lost after so long, unless it has since
+LONGEST_LOOK_S = GONE_S / 4  # the maximum time that counts between two calls of `pass_time`
 
 
 @dataclass(frozen=True)
@@ -47,23 +49,23 @@ class Silence:
 class Stand:
     """The progress of a member when it voted."""
 
-    entered: bool  # it had called the collective
-    ready: bool  # it had done its part
-    expired: bool = False  # its time was over
-    seen: frozenset[str] = frozenset()  # members that it knew to be ready
-    join_requests: tuple[Member, ...] = ()  # nodes that want to be let in
+    entered: bool  # whether it had called the collective
+    ready: bool  # whether it had done its part
+    expired: bool = False  # whether its time was over
+    seen: frozenset[str] = frozenset()  # the members that it knew to be ready
+    join_requests: tuple[Member, ...] = ()  # the nodes that ask to be admitted
 
 
 @dataclass(frozen=True)
 class Decision:
-    holds: bool  # it has its result
-    lost: tuple[str, ...] = ()  # left behind, in order of rank; the node itself may be among them
-    joiners: tuple[Member, ...] = ()  # who is let in
+    holds: bool  # whether the collective has its result
+    lost: tuple[str, ...] = ()  # the members left behind, in order of rank; may include this node
+    joiners: tuple[Member, ...] = ()  # the nodes that are admitted
 
 
 @dataclass
 class Ballot:
-    """One node's side of a ballot. `members` are in order of rank, its own `stand` is frozen."""
+    """The ballot as one node sees it. `members` are in order of rank. `stand` does not change."""
 
     own: str
     members: tuple[str, ...]
@@ -80,7 +82,7 @@ class Ballot:
         self._looked = self.opened
 
     def record_vote(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
-        """Note a vote. Return whether this node's own vote has changed, and must be sent again."""
+        """Record a vote. Return whether this node's vote has changed, and must be sent again."""
         theirs = frozenset(suspects)
         if voter in self.suspects or voter not in self.members:
             return False
@@ -91,12 +93,12 @@ class Ballot:
         return self._suspect(theirs, now)
 
     def pass_time(self, now: float, unreachable: Iterable[str], entered: Iterable[str]) -> bool:
-        """Suspect silent members. Return whether that has changed this node's vote.
+        """Suspect silent members. Return whether this has changed this node's vote.
 
-        Of the time between two calls at most `LONGEST_LOOK_S` counts, because a node that sleeps
-        reads no votes, and would find its own silence on waking. Those `unreachable` are doubted
-        soon, and all others may be silent for `STALLED_S`. When the time of this node is over,
-        members not known to have `entered` are lost if they vote so, and get `late_s`.
+        Of the time between two calls, at most `LONGEST_LOOK_S` counts. A process that was stopped
+        has read no votes, and must not count that time as silence of others. `unreachable` members
+        are suspected soon, and other members may be silent for `STALLED_S`. When the time of this
+        node is over, members that have not `entered` become suspects after `late_s`.
         """
         self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
@@ -113,7 +115,7 @@ class Ballot:
         return self._suspect(silent, now)
 
     def silent(self) -> tuple[str, ...]:
-        """Return the members that have not voted as this node does, except the suspected ones."""
+        """Return the members whose votes do not agree with this node's, except suspected ones."""
         suspects = frozenset(self.suspects)
         return tuple(
             name

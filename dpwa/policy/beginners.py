@@ -1,38 +1,40 @@
-"""Beginners, whose parameters are so little trained that averaging them would undo training.
+"""Beginners: nodes with so little training that averaging with them would undo training.
 
-An average with factor f keeps 1-f of a node's training, which pays only if the peer has trained,
-too. In the demonstration (four nodes with private classes) one merge with a late starter, 98
-updates behind, reduced the accuracy of a node from .73 to .19. So, at both ends of a merge:
+An average with factor f keeps the share 1-f of a node's training. So it helps only if the peer has
+trained, too. In the demo (four nodes with different classes), one merge with a node that started
+late, 98 updates behind, reduced the accuracy of a node from .73 to .19. So both nodes check before
+a merge:
 
-    a training with clock b is far behind one with clock a  if
+    training with clock b is far behind training with clock a  if
         b < 1000   and   b < a/2   and   a - b >= 10
 
-A node that is far behind a peer copies its parameters (factor 1), and its clock. A peer that is far
-behind is not merged.
+A node that is far behind a peer copies the peer's parameters (factor 1) and clock. A peer that is
+far behind is not merged.
 
-The clock is interpolated at each merge like the parameters, so it measures the training in them,
-whichever node did it. A node that is ten times slower and merges with factor f lags by about
-10(1-f)/f updates, however long the run. One that has never merged lags by all missed updates.
+The clock is interpolated at each merge like the parameters. So it measures the training in the
+parameters, whichever node did it. A node that is ten times slower and merges with factor f lags by
+about 10(1-f)/f updates, however long the run is. A node that has never merged lags by all missed
+updates.
 
-No node is left out forever. Of two nodes at most one is far behind. Nodes that are all at the
-beginning are within ten updates of each other, or catch up by their next merge. No node is a
-beginner after 1000 updates, or half as many as the others.
+No node is excluded forever. Of two nodes, at most one is far behind. Nodes that have just started
+are within ten updates of each other, or catch up by their next merge. No node is a beginner after
+1000 updates, or after half as many as the others.
 
-A peer may lie about its clock, and one lie would replace the training of all nodes. So a clock that
-is at least ten updates ahead counts as far as the others confirm it, by their own clocks of the
-last minute (`doubt_of`):
+A peer may lie about its clock, and one lie could replace the training of all nodes. So a clock that
+is at least ten updates ahead counts only as far as the clocks that other peers sent in the last
+minute confirm it (`doubt_of`):
 
-- If some other peer is near it, it is true.
-- If it has grown faster than updates can be made, or above any training, it is impossible.
-- If all others are far behind it, and one of them has ten updates of training to lose, it is
-  refuted. It is merged, but its clock counts as at most ten updates above theirs, so that liars
-  raise clocks no faster than updates do. No node copies it.
+- If the clock of some other peer is near it, the clock is believed.
+- If it grew faster than a node can update, or is higher than any training, it is impossible.
+- If all others are far behind it, and one of them has at least ten updates to lose, the clock is
+  refuted. The peer is merged, but its clock counts as at most ten updates above the others, so that
+  liars raise clocks no faster than updates do. No node copies the peer.
 - If no other peer has sent a clock, it is unconfirmed. A node that would copy it asks others first.
 
-With only one peer, it is believed if it is possible.
+If there is only one peer, its clock is believed if it is possible.
 
-Source: late nodes adopt the state of training nodes in Hivemind (Ryabinin et al., 2020) and
-torchft's live recovery. The bounds are dpwa's own.
+Source: late nodes adopt the state of training nodes in Hivemind (Ryabinin et al., 2020) and in the
+live recovery of torchft. The limits are dpwa's own.
 """
 
 from __future__ import annotations
@@ -46,26 +48,26 @@ from enum import Enum
 
 from dpwa.types import MAX_CLOCK, TRACE_BYTES
 
-BEGINNING = 1000.0  # updates, after which no training counts as a beginning
-SHARE = 0.5  # of the clock of who is ahead
-LEAD = 10.0  # updates: to lose fewer costs less than to wait
+BEGINNING = 1000.0  # number of updates after which no node is a beginner
+SHARE = 0.5  # of the clock of the node that is ahead
+LEAD = 10.0  # updates; to lose fewer updates costs less than to wait
 
-MAX_UPDATES_PER_S = 1e6  # updates: Python makes no two calls in a microsecond
-MAX_BELIEVED_CLOCK = MAX_CLOCK / 2  # whoever takes that over still counts every update
+MAX_UPDATES_PER_S = 1e6  # because Python makes no two calls within a microsecond
+MAX_BELIEVED_CLOCK = MAX_CLOCK / 2  # a node that copies it can still count every update
 
 SAME_BATCHES = (
-    "%s: trains on the same batches as %s: expected other data on each node, such as by "
-    "torch.manual_seed(gossip.seed()) after dpwa.connect, or dpwa.dataset.shard [DPWA-W100]"
+    "%s: trains on the same batches as %s. Give each node different data, for example by "
+    "torch.manual_seed(gossip.seed()) after dpwa.connect, or by dpwa.dataset.shard [DPWA-W100]"
 )
 
 TRACE_VALUES = 16
 _NO_STEP = bytes(4)
 _TRACE = struct.Struct(f"<{TRACE_VALUES}f{len(_NO_STEP)}s")
-_UNRELATED = 0.5  # distance relative to length: of independent draws it is about 1.4
+_UNRELATED = 0.5  # distance relative to length; between independent random values it is about 1.4
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Return whether a training at `clock` must copy one at `ahead` instead of averaging."""
+    """Return whether a node at `clock` must copy a node at `ahead` instead of averaging with it."""
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
 
 
@@ -79,7 +81,7 @@ class Doubt(Enum):
 
 
 def bears_out(clock: float, ahead: float) -> bool:
-    """Return whether a training at `clock` confirms that another may have reached `ahead`."""
+    """Return whether a node at `clock` confirms that another node may have reached `ahead`."""
     return clock >= SHARE * ahead or ahead - clock < LEAD
 
 
@@ -91,10 +93,10 @@ def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
 def doubt_of(
     clock: float, own: float, best: float | None, before: float, elapsed_s: float
 ) -> Doubt:
-    """Judge the clock that a peer sends to a node whose own is `own`.
+    """Judge the clock of a peer, for a node whose own clock is `own`.
 
-    `best` is the highest clock that other peers recently sent of their own, `before` the clock that
-    this peer sent `elapsed_s` ago (infinite: never).
+    `best` is the highest recent clock of the other peers. `before` is the clock that this peer sent
+    `elapsed_s` ago (infinite: never).
     """
     if clock - own < LEAD:
         return Doubt.NONE
@@ -110,14 +112,12 @@ def doubt_of(
 
 
 def most_borne_out(own: float, best: float) -> float:
-    """Return the maximum clock that counts for a node whose peers have reached `best`."""
+    """Return the maximum clock that counts for a node, if the other peers have reached `best`."""
     return max(own, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return `TRACE_VALUES` of a training's first parameters, or b"" if they are all 0 or not
-    finite.
-    """
+    """Return `TRACE_VALUES` of the first parameters, or b"" if all are 0 or one is not finite."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:
@@ -127,10 +127,10 @@ def trace_of(values: Sequence[float]) -> bytes:
 
 
 def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes:
-    """Return a trace with a digest of the first step: its loss, and the same values after it.
+    """Return a trace with a digest of the first step: its loss, and the traced values after it.
 
-    The trace is unchanged if it has a digest, or if few of the values have changed. Then steps on
-    other data may give the same digest, for example if only a head of zeros is trained at first.
+    The trace is unchanged if it has a digest already, or if few of the values changed. With few
+    changes, steps on different data may have the same digest, e.g. if only a new head is trained.
     """
     if len(trace) != TRACE_BYTES:
         return trace
@@ -143,15 +143,15 @@ def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes
 
 
 def stepped_alike(one: bytes, two: bytes) -> bool:
-    """Tell whether the first steps of two trainings were the same, by their traces."""
+    """Tell from two traces whether the first steps of two nodes were the same."""
     return len(one) == len(two) == TRACE_BYTES and one == two and not one.endswith(_NO_STEP)
 
 
 def began_apart(one: bytes, two: bytes) -> bool:
-    """Return whether two trainings began with unrelated parameters, by their traces.
+    """Tell from two traces whether two nodes started with unrelated parameters.
 
-    Parameters that differ by rounding or a few training steps are related. An empty trace shows
-    nothing.
+    Parameters that differ only by rounding or by a few training steps are related. An empty trace
+    shows nothing.
     """
     if (
         one[: -len(_NO_STEP)] == two[: -len(_NO_STEP)]

@@ -1,20 +1,21 @@
-"""Clipping limits how far a peer may pull a node, by the usual distances of peers.
+"""Clipping limits how far a merge moves a node, by the usual distances of its peers.
 
     x += f * scale * d,    d = peer - x,    scale = min(1, tau / |d|)
 
-The radius tau is a running quantile of the distances |d|, so an honest swarm sets it by itself, and
+The radius tau is a running quantile of the distances |d|. So honest nodes set it by themselves, and
 it shrinks with the disagreement. Source: L. He, S. P. Karimireddy and M. Jaggi, Byzantine-Robust
 Decentralized Learning via ClippedGossip (2022). They show that a good tau exists, and the quantile
 is an estimate of it.
 
-Breakdown point: of n distances the radius is the one with floor(quantile*(n-1)) below it. With the
-median, as long as fewer than half of the distances in the window come from adversaries, tau lies
-between the smallest and the largest honest distance, whatever they send. The price is more rounds
-to consensus, because about half of the honest pulls are shortened, too.
+Breakdown point: of n sorted distances, the radius is the distance with index floor(quantile*(n-1)).
+With the median, tau lies between the smallest and the largest honest distance, as long as fewer
+than half of the distances in the window come from adversaries, whatever they send. The price is
+that consensus takes more rounds, because about half of the honest pulls are shortened, too.
 
-Until the window is long enough for a quantile, the radius is the smallest of the distances, of
-which there must be `MIN_DISTANCES`. To set it, an adversary would have to be the only peer so far.
-With one among eight that is as likely, 1 in 2,400, as that most of 15 distances are its own.
+Until the window is long enough for a quantile, the radius is the smallest of at least
+`MIN_DISTANCES` distances. An adversary could set it only if it were the only peer so far. With one
+adversary among eight nodes, this is as likely (1 in 2,400) as that most of 15 distances are its
+own.
 
 >>> radius = ClipRadius(warm_up=15)
 >>> [radius.scale(distance) for distance in (1.0, 100.0, 1.0, 100.0, 1.0)]
@@ -30,11 +31,11 @@ MIN_DISTANCES = 4
 
 
 class ClipRadius:
-    """The running radius tau of one node; `None` before it is known. Not thread-safe."""
+    """The running radius tau of one node, or `None` before it is known. Not thread-safe."""
 
     def __init__(self, quantile: float = 0.5, window: int = 50, warm_up: int = 5) -> None:
-        """Use this quantile of the last `window` distances, once there are `warm_up` of them, and
-        the smallest of at least `MIN_DISTANCES` before.
+        """Use this quantile of the last `window` distances. Before there are `warm_up` distances,
+        use the smallest of at least `MIN_DISTANCES`.
         """
         self.radius: float | None = None
         self._quantile = quantile
@@ -42,12 +43,12 @@ class ClipRadius:
         self._distances: deque[float] = deque(maxlen=window)
 
     def scale(self, distance: float) -> float:
-        """Return min(1, tau / distance), with tau from the latest distances including this one.
+        """Return min(1, tau / distance). tau is computed from the latest distances and this one.
 
-        It is 0 for the first distances, because the first peer may be an adversary. A distance that
-        is not finite gets 0 and is not counted. As 0 it would shrink the radius, and as infinity
-        enough of them would switch clipping off. So tau does not change if this node itself has
-        diverged.
+        The scale is 0 for the first distances, because the first peer may be an adversary. It is
+        also 0 for a distance that is not finite, and tau does not count such a distance. Counted as
+        0, it would shrink the radius, and counted as infinity, it could switch clipping off. So tau
+        does not change if this node itself has diverged.
         """
         if not math.isfinite(distance):
             return 0.0
@@ -60,6 +61,6 @@ class ClipRadius:
         return 1.0 if distance <= self.radius else self.radius / distance
 
     def _order_statistic(self) -> float:
-        """Return the quantile without interpolating, because a neighbour may be an adversary's."""
+        """Return the quantile without interpolation, which could use an adversary's distance."""
         ordered = sorted(self._distances)
         return ordered[int(self._quantile * (len(ordered) - 1))]

@@ -1,18 +1,20 @@
 """Deadlines for peers, learned from the times of their fetches.
 
-TCP's retransmission timeout, for fetches: a smoothed mean and a smoothed mean deviation, and
+The rule is the retransmission timeout of TCP, for fetches. From a smoothed mean and a smoothed mean
+deviation of the times, the deadline is
 
     deadline = mean + 4 * deviation
 
-doubled with every timeout in a row until a fetch succeeds. Sources: V. Jacobson and M. Karels,
+It doubles with every timeout in a row until a fetch succeeds. Sources: V. Jacobson and M. Karels,
 Congestion Avoidance and Control (1988); RFC 6298.
 
-The deviation grows with the gain of the RFC, 1/4, but shrinks with 1/32. TCP would cut 4 % of times
-that are log-normal with sigma 0.5 (it has a floor of 1 s that hides it), this rule 0.3 %. Source:
-P. Sarolahti and A. Kuznetsov, Congestion Control in Linux TCP (2002), where it falls slowly too.
+The deviation grows with the gain of the RFC, 1/4, but shrinks with 1/32. The rule of TCP, without
+its floor of 1 s, would time out 4 % of times that are log-normal with sigma 0.5. This rule times
+out 0.3 %. Source: P. Sarolahti and A. Kuznetsov, Congestion Control in Linux TCP (2002), where the
+deviation falls slowly, too.
 
 A peer that has become slow for good is not excluded. The deadline doubles up to the ceiling, then
-the fetch succeeds, and its time is learned.
+a fetch succeeds, and its time is learned.
 
 >>> times = FetchTimes()
 >>> for _ in range(300):
@@ -39,13 +41,13 @@ MAX_DOUBLINGS = 40
 class FetchTimes:
     """The times of one peer's fetches. Every change returns a new value."""
 
-    mean_s: float | None = None  # smoothed, of fetches that succeeded
+    mean_s: float | None = None  # smoothed seconds of fetches that succeeded
     deviation_s: float = 0.0
-    timeouts: int = 0  # since the last success
-    floor_s: float = FLOOR_S  # as a loaded machine may not run a process for so long
+    timeouts: int = 0  # number of timeouts since the last success
+    floor_s: float = FLOOR_S  # minimum, because a loaded machine may not run a process for so long
 
     def succeeded(self, elapsed_s: float) -> FetchTimes:
-        """Learn from a fetch that brought a snapshot after `elapsed_s` seconds."""
+        """Learn from a fetch that returned a snapshot after `elapsed_s` seconds."""
         if self.mean_s is None:
             return replace(self, mean_s=elapsed_s, deviation_s=elapsed_s / 2, timeouts=0)
         error_s = elapsed_s - self.mean_s
@@ -59,11 +61,11 @@ class FetchTimes:
         )
 
     def timed_out(self) -> FetchTimes:
-        """Double the deadline, because the fetch would have taken longer, for an unknown time."""
+        """Double the deadline, because the fetch would have taken an unknown time longer."""
         return replace(self, timeouts=min(self.timeouts + 1, MAX_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return the seconds to wait, up to the ceiling, which is used before any success."""
+        """Return the seconds to wait, at most `ceiling_s`, which is used before any success."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

@@ -1,17 +1,17 @@
-"""Elastic averaging (EASGD) of N nodes and a center, which springs pull toward each other.
+"""Elastic averaging (EASGD): N nodes and a center pull each other like springs.
 
-    x_i -= alpha*(x_i - c);    c += sum alpha*(x_i - c)        (old x and c on both sides)
+    x_i -= alpha*(x_i - c);    c += sum alpha*(x_i - c)        (the right sides use old x and c)
 
 Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015).
 
-Without a gradient sum x_i + c is conserved, and the gap between the mean of the nodes and the
-center is multiplied by 1 - (N + 1)*alpha. With a gradient step of learning rate lr on a loss of
-curvature h, e = lr*h, the mean node and the center follow
+Without a gradient, sum x_i + c is constant, and the gap between the mean of the nodes and the
+center is multiplied by 1 - (N + 1)*alpha. Let a gradient step have the learning rate lr, the loss
+the curvature h, and e = lr*h. Then the mean of the nodes and the center follow the matrix
 
     | 1 - e - alpha    alpha         |
     | N*alpha          1 - N*alpha   |
 
-whose smaller eigenvalue passes -1 at alpha = (4 - 2e) / (2 + 2N - eN). That is for a gradient at
+Its smaller eigenvalue passes -1 at alpha = (4 - 2e) / (2 + 2N - eN). This holds for a gradient at
 the old x. If the elastic step follows the gradient step, the limit is higher.
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 
 def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
-    """Return the alpha from which on elastic averaging is unstable, or 0 if the gradient alone is.
+    """Return the smallest unstable alpha, or 0 if the gradient steps alone are unstable.
 
     `curvature` is e, the learning rate times the largest curvature of the loss.
 
@@ -37,7 +37,7 @@ def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
 
 
 def elastic_warning(alpha: float, nodes: int, curvature: float = 0.0) -> str | None:
-    """Return a warning of an unstable alpha, or `None` if it is stable.
+    """Return a warning if alpha is unstable, or `None` if it is stable.
 
     >>> elastic_warning(alpha=0.9 / 8, nodes=8)
     >>> elastic_warning(alpha=0.25, nodes=8)
@@ -55,6 +55,6 @@ def elastic_warning(alpha: float, nodes: int, curvature: float = 0.0) -> str | N
 def elastic_round(
     xs: NDArray[np.floating[Any]], center: NDArray[np.floating[Any]], alpha: float
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
-    """Return the nodes, shape (N, d), and the centre, shape (d,), after one elastic step."""
+    """Return the nodes, shape (N, d), and the center, shape (d,), after one elastic step."""
     pull = alpha * (xs - center)
     return xs - pull, center + pull.sum(axis=0)

@@ -1,11 +1,11 @@
-"""The end of a training: the nodes' messages about it, the peers to wait for, the agreement.
+"""The end of training: the messages about it, the peers to wait for, and the final agreement.
 
-A node that has taken its last training step announces it, and continues in rounds. It publishes its
-parameters, and reads those of every peer that has ended too, each with the weight that makes the
-result their plain mean. (If gradients are averaged, it is the mean of those with the most steps,
-which are equal anyway.) It publishes the mean when all others have read its last snapshot. If all
-arrive at the same time, each has the exact mean after one round. If some arrive later, die, or
-stand still, the rounds continue until all agree.
+A node that has taken its last step announces this, and continues in rounds. It publishes its
+parameters, and reads those of every peer that has also taken its last step. The weights are such
+that the result is the plain mean of all these nodes. (If gradients are averaged, it is the mean of
+the nodes with the most steps, which are equal anyway.) The node publishes the mean after all others
+have read its last snapshot. If all nodes arrive at the same time, each has the exact mean after one
+round. If some arrive later, die, or stop, the rounds continue until all nodes agree.
 """
 
 from __future__ import annotations
@@ -16,30 +16,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
-SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
-IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
+SILENT_AFTER_S = 10.0  # nodes do not wait for a peer that is silent for so long
+IDLE_AFTER_S = 60.0  # nodes do not wait for a peer that is alive, but takes no step for so long
 AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
-MAX_APART = 1e-2  # the same, of nodes that have reached their mean in the coarsest dtype, bfloat16
-STILL_FALLS = (
-    0.9  # a distance that is a greater part of what it was when it fell last does not fall
-)
+MAX_APART = 1e-2  # the same for nodes that have reached their mean in bfloat16, the coarsest dtype
+STILL_FALLS = 0.9  # a distance falls if it is below this share of the distance when it last fell
 ALONE = "finished together with nobody"
-MAX_NAMED = 3  # tensors of each peer, in the one line of a report
-MAX_PEERS_READ = 16  # peers in one round; of more, some are drawn
-FLAT_ROUNDS = 3  # after so many that do not fall, they will not
+MAX_NAMED = 3  # maximum number of tensors of each peer in the line of a report
+MAX_PEERS_READ = 16  # maximum number of peers in one round; of more, some are picked at random
+FLAT_ROUNDS = 3  # after this many rounds without a fall, the distances will not fall any more
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A node's message about the end of its training."""
+    """A message of a node about the end of its training."""
 
-    updates: int = 0  # training steps that it has taken
-    round_number: int = 0  # 0 while it trains; then the round that its newest snapshot belongs to
-    among: int = 0  # the nodes of that round, as a number; 0 if it is no matter who they are
+    updates: int = 0  # number of training steps of the node
+    round_number: int = 0  # 0 while it trains; then the round of its newest snapshot
+    among: int = 0  # a number for the nodes of that round; 0 if it does not matter which they are
     has_read: int = 0  # the last round in which it has read the snapshots of all others
-    agrees: bool = False  # or is as near to the others as it gets
-    values: bytes = b""  # digest of what it has published for that round
-    is_over: bool = False  # it averages no more, and only serves what it has
+    agrees: bool = False  # whether it is as near to the others as it can get
+    values: bytes = b""  # digest of the values that it published for that round
+    is_over: bool = False  # whether it averages no more, and only serves its snapshot
 
     @property
     def is_finishing(self) -> bool:
@@ -52,18 +50,18 @@ class FinishReport:
 
     Attributes:
         took_part: names of the peers that have the same parameters at the end, as far as this node
-            knows. A peer that stopped or was lost during the rounds is in `missed`.
+            knows. A peer that ended or was lost during the rounds is in `missed`.
         missed: the other peers, by name, with the reasons.
-        rounds: how many times the parameters were averaged.
+        rounds: number of times that the parameters were averaged.
         distance_before: consensus distance in the first round, which is the root mean square of the
-            distances to the peers, as they were read. `None` if no peer was read.
-        distance_after: the same in the last round.
-        waited_s: seconds in which others still trained, or had sent nothing yet.
+            distances to the peers that were read. `None` if no peer was read.
+        distance_after: consensus distance in the last round.
+        waited_s: seconds in which other nodes still trained, or had not sent anything yet.
         averaged_s: seconds from then to the end.
-        differing: names of the tensors of the state that are not averaged, such as frozen
-            parameters, and differ from those of a peer that took part, by the peer's name.
+        differing: names of tensors that are not averaged, such as frozen parameters, and that
+            differ from those of a peer that took part, by the peer's name.
         diverged: description of this node's values that are not finite at the end, or "".
-        is_apart: whether most peers still had other parameters after rounds of averaging.
+        is_apart: whether most peers still had different parameters after rounds of averaging.
     """
 
     took_part: tuple[str, ...]
@@ -79,7 +77,7 @@ class FinishReport:
 
     @property
     def problem(self) -> str:
-        """Why the training has ended badly, or "" if it has not."""
+        """Why the training ended with a problem, or "" if there is none."""
         if self.diverged:
             return self.diverged
         if self.is_apart:
@@ -109,7 +107,7 @@ class FinishReport:
         return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
 
     def _differing_in_words(self) -> dict[str, list[str]]:
-        """Return the peers of which the same tensors differ, by these in words."""
+        """Return the peers whose tensors differ, by the names of these tensors in words."""
         found: dict[str, list[str]] = {}
         for peer, names in self.differing.items():
             words = ", ".join(names[:MAX_NAMED])
@@ -120,7 +118,7 @@ class FinishReport:
 
 @dataclass(frozen=True)
 class Heard:
-    """The last message of a peer about its end, when it arrived, and when the peer last trained."""
+    """The last message of a peer about its end, with its time, and the time of its last step."""
 
     ending: Ending
     at: float
@@ -135,13 +133,13 @@ class Heard:
         return now - self.at >= SILENT_AFTER_S
 
     def is_idle(self, now: float) -> bool:
-        """Tell whether it has neither trained nor ended for too long."""
+        """Tell whether the peer has neither taken a step nor ended for too long."""
         return not self.ending.is_finishing and now - self.progressed_at >= IDLE_AFTER_S
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether the distance to the others is nothing, or falls no more.
+    """Whether the distance to the others is nearly 0, or does not fall any more.
 
     >>> agreement = Agreement()
     >>> for distance in (1.0, 0.3, 0.1, 0.1, 0.1):
@@ -152,19 +150,19 @@ class Agreement:
     True
     """
 
-    reference: float = math.inf  # the distance when it fell last
+    reference: float = math.inf  # the distance when it last fell
     flat_rounds: int = 0
     is_equal: bool = False
-    is_apart: bool = False  # after a first round, which should have made all equal
+    is_apart: bool = False  # after the first round, which should have made all nodes equal
 
     @property
     def is_reached(self) -> bool:
         return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
 
     def measured(self, distances: Sequence[float], length: float) -> Agreement:
-        """Take the distances of a round, and the length of the parameters.
+        """Return the agreement after a round, from its distances and the length of the parameters.
 
-        A minority may stay apart: `robust: clip` holds such peers back.
+        A minority of nodes may stay apart, because `robust: clip` limits how far they are merged.
         """
         distance, is_first = max(distances), math.isinf(self.reference)
         falls = distance < STILL_FALLS * self.reference

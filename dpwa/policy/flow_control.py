@@ -1,25 +1,26 @@
 """Flow control picks the peer to fetch from, by the results of earlier fetches.
 
-Each peer has one score in [10, 1000], starting at 1000: +10 for a fetch that succeeded, -100 for
-one that failed. The target of a fetch is argmax(score + u), u a uniform integer in [10, 1000], so
-good peers share the load. Source: dpwa (2017).
+Each peer has a score in [10, 1000], which starts at 1000. A fetch that succeeds adds 10, and a
+fetch that fails subtracts 100. The next fetch goes to argmax(score + u), where u is a uniform
+random integer in [10, 1000], so good peers share the load. Source: dpwa (2017).
 
-That rule alone would never ask a peer at 10 again while a different one is at 1000. So from time to
-time a fetch goes to a random one of the peers below `STARVED_BELOW`. If it succeeds, that peer
-starts again at 1000, and the next one may be tried at once. If not, none is tried for
-`RETRY_EVERY_S`. So all bad peers together cost at most one timeout in that time.
+With this rule alone, a peer with a score of 10 would never be asked again while a different peer
+has 1000. So from time to time, a fetch goes to a random peer below `STARVED_BELOW`. If the fetch
+succeeds, that peer starts again at 1000, and the next peer below the limit may be tried at once. If
+the fetch fails, no peer below the limit is tried for `RETRY_EVERY_S`. So all bad peers together
+cost at most one timeout in that time.
 
 Slow peers are picked less often, see `dpwa.policy.link_estimates`.
 
-A peer that fails several times in a row rests. A new connection ends the rest. While all peers
-rest, the one whose rest ends first is asked before that, after a random time from [0.5, 1] *
-`TRIED_EVERY_S` since the last failure. After the k-th failure in a row, k >= 3, a peer rests for a
-random time, uniformly from
+A peer that fails several times in a row rests, which means that it is not asked for a while. A new
+connection ends the rest. While all peers rest, the peer whose rest ends first is asked early, after
+a random time from [0.5, 1] * `TRIED_EVERY_S` since the last failure. After the k-th failure in a
+row, k >= 3, a peer rests for a uniform random time from
 
     [0, min(LONGEST_REST_S, FIRST_REST_S * 2**(k - 3))]
 
 The whole time is random ("full jitter"), so that nodes that failed together do not return together.
-Two failures are no reason to wait, because networks occasionally lose a connection. Sources: M.
+Two failures cause no rest, because networks occasionally lose a connection. Sources: M.
 Brooker, Exponential Backoff And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
 
 >>> rests = BackOff()
@@ -38,7 +39,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-FORGIVEN = 2  # failures in a row
+FORGIVEN = 2  # number of failures in a row without a rest
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
 MAX_DOUBLINGS = 40
@@ -46,10 +47,10 @@ MAX_DOUBLINGS = 40
 
 @dataclass(frozen=True)
 class BackOff:
-    """Failures in a row of one peer. Every change returns a new value. A success resets it."""
+    """The failures in a row of one peer. Every change returns a new value. A success resets it."""
 
     failures: int = 0
-    until: float = -math.inf  # when it may be asked again, in seconds on any clock
+    until: float = -math.inf  # time when the peer may be asked again, in seconds on any clock
 
     def failed(self, now: float, rng: random.Random) -> BackOff:
         """Count a failure, and choose a random time to rest."""
@@ -62,7 +63,7 @@ class BackOff:
 
 
 def longest_rest_s(failures: int) -> float:
-    """Return the maximum time of a rest after this number of failures in a row."""
+    """Return the maximum seconds of a rest after this number of failures in a row."""
     if failures <= FORGIVEN:
         return 0.0
     return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MAX_DOUBLINGS))
@@ -83,14 +84,14 @@ _ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FlowControl:
-    """The state of the rule. Every change returns a new value. An unknown peer is a KeyError."""
+    """The state of the rule. Changes return a new value. An unknown peer raises KeyError."""
 
     scores: Mapping[str, int] = field(default_factory=dict)
-    retried_at: float = -math.inf  # when the last retry was made that has not succeeded
-    retrying: str | None = None  # the peer that it went to, until the next choice
-    # of the peers whose last fetch has failed
+    retried_at: float = -math.inf  # time of the last retry that has not succeeded
+    retrying: str | None = None  # the peer of this retry, until the next choice
+    # the failures of peers whose last fetch has failed
     back_offs: Mapping[str, BackOff] = field(default_factory=dict)
-    pause_until: float = -math.inf  # no peer that rests is asked before this
+    pause_until: float = -math.inf  # before this time, no resting peer is asked
 
     def added(self, *peers: str) -> FlowControl:
         """Start peers at the highest score."""
@@ -101,14 +102,14 @@ class FlowControl:
         return replace(self.connected(peer), scores=left)
 
     def connected(self, peer: str) -> FlowControl:
-        """End the rest of a peer, because there is a new connection."""
+        """End the rest of a peer, because the peer has a new connection."""
         if peer not in self.back_offs:
             return self
         left = {name: back_off for name, back_off in self.back_offs.items() if name != peer}
         return replace(self, back_offs=left)
 
     def succeeded(self, peer: str) -> FlowControl:
-        """Reward a fetch that brought a snapshot."""
+        """Reward a peer whose fetch returned a snapshot."""
         rested = self.connected(peer) if peer in self.back_offs else self
         if peer == self.retrying:
             return replace(rested._with(peer, HIGHEST_SCORE), retried_at=-math.inf)
@@ -116,18 +117,18 @@ class FlowControl:
         return rested if score == self.scores[peer] else rested._with(peer, score)
 
     def failed(self, peer: str, now: float, rng: random.Random) -> FlowControl:
-        """Penalise a fetch that brought nothing in time."""
+        """Penalise a peer whose fetch returned nothing in time."""
         back_off = self.back_offs.get(peer, BackOff()).failed(now, rng)
         penalised = self._with(peer, max(LOWEST_SCORE, self.scores[peer] - PENALTY))
         back_offs = {**self.back_offs, peer: back_off}
         return replace(penalised, back_offs=back_offs, pause_until=_pause_after(now, rng))
 
     def absent(self, peer: str) -> FlowControl:
-        """Ask a peer that was never there only now and then, as those that have failed for long."""
+        """Ask an absent peer only now and then, like a peer that has failed for a long time."""
         return self._with(peer, LOWEST_SCORE)
 
     def rests(self, peer: str, now: float) -> bool:
-        """Tell whether a peer is left alone for now, as it has failed several times."""
+        """Tell whether a peer is not asked for now, because it has failed several times."""
         return peer in self.back_offs and self.back_offs[peer].rests(now)
 
     def choose(
@@ -137,9 +138,9 @@ class FlowControl:
         among: Collection[str] | None = None,
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Pick the peer to fetch from, of all or `among` some, or return `None`.
+        """Pick the peer to fetch from, out of all peers or those in `among`, or return `None`.
 
-        Slow peers take part with the probability in `shares`.
+        Slow peers are candidates with the probability in `shares`.
         """
         allowed = self.scores if among is None else {peer: self.scores[peer] for peer in among}
         scores = allowed
@@ -175,7 +176,7 @@ class FlowControl:
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:
-    """Return numbers as of `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)`, five times faster."""
+    """Return numbers like those of `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)`, but faster."""
     drawn, draw = [], rng.getrandbits
     for _ in range(count):
         number = draw(_BITS)
@@ -189,13 +190,14 @@ def _pause_after(now: float, rng: random.Random) -> float:
     return now + rng.uniform(0.5, 1.0) * TRIED_EVERY_S
 
 
-FAR_SHARE = 0.25  # of draws, in which all take part alike
+FAR_SHARE = 0.25  # share of the picks in which all peers are candidates
 
 
 def is_among_all(rng: random.Random) -> bool:
-    """Decide at random whether to pick among all peers, or among the connected ones.
+    """Decide at random whether to pick among all peers, or only among connected peers.
 
-    A new connection costs more than a message, at both ends. Some of the others are picked all the
-    same, so that in the end all are asked and notified, and parameters mix with those of all.
+    A new connection costs both nodes more than a message. Peers without a connection are still
+    picked sometimes, so that in the end all peers are asked and notified, and parameters mix with
+    those of all nodes.
     """
     return rng.random() < FAR_SHARE

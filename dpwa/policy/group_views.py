@@ -1,8 +1,8 @@
-"""Views: the members of collectives, on which all members have agreed.
+"""Views: the members of collectives. All members agree on them.
 
-The successor of a view is decided by its own members, when a collective ends or fails. No majority
-is needed. When the network splits, each part continues with a view of its own, and `has_precedence`
-decides which part admits the other once they are connected again.
+When a collective ends or fails, the members of a view decide on the next view. No majority is
+needed. If the network splits, each part continues with its own view. When the parts are connected
+again, `has_precedence` decides which part admits the other.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import msgpack
 
 VIEW_ID_BYTES = 8
-UNKNOWN = b""  # the incarnation of a member of the first view, until it is heard of
+UNKNOWN = b""  # the incarnation of a member of the first view, until this node knows it
 
 
-@dataclass(frozen=True, order=True)
-class Member:
-    """A node, and its incarnation. A restarted node is a different member."""
+class Member(NamedTuple):
+    """A node and its incarnation. After a restart, the node is a different member."""
 
     name: str
-    incarnation: bytes = UNKNOWN  # random bytes, drawn when its process started
+    incarnation: bytes = UNKNOWN  # random bytes, chosen when its process started
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """The members from one collective on."""
+    """The members of a group, from one collective on until the members change."""
 
     members: tuple[Member, ...]  # in order of rank
     since: int = 0  # number of the first collective of this view
-    before: bytes = b""  # identity of the view that it comes after; empty if it comes after none
+    before: bytes = b""  # identity of the view before; empty if there is none
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -40,12 +40,11 @@ class GroupView:
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest of `VIEW_ID_BYTES`, equal for nodes that agree on members and all beginnings.
+        """Digest of `VIEW_ID_BYTES`. It is equal on nodes that agree on members and earlier views.
 
-        Two nodes that began alone and admitted each other have two views, with the same members.
+        If two nodes start alone and admit each other, both views have the same members, but differ.
         """
-        rows = [[member.name, member.incarnation] for member in self.members]
-        packed = msgpack.packb([self.before, self.since, rows])
+        packed = msgpack.packb([self.before, self.since, self.members])
         return hashlib.blake2b(packed, digest_size=VIEW_ID_BYTES).digest()
 
     def incarnation_of(self, name: str) -> bytes | None:
@@ -54,16 +53,16 @@ class GroupView:
 
     @cached_property
     def _incarnations(self) -> dict[str, bytes]:
-        return {member.name: member.incarnation for member in self.members}
+        return dict(self.members)
 
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]
     ) -> GroupView:
-        """Return the view after collective `number`, which is this one if nothing has changed.
+        """Return the view after collective `number`. It is this view if no member has changed.
 
-        Of several incarnations of a joiner the greatest is admitted (all choose alike). An
-        incarnation that is lost now asked before that, and has to ask again. `ranks` are the names
-        of all nodes in the order of the configuration.
+        Of several incarnations of a joiner, the greatest is admitted, so that all nodes choose
+        alike. If a lost node had asked to join before, it has to ask again. `ranks` are the names
+        of all nodes, in the order of the configuration.
         """
         gone = set(lost)
         stay = {member.name: member for member in self.members if member.name not in gone}
@@ -81,21 +80,22 @@ class GroupView:
 class ViewRank:
     """The properties of a view that decide which of two views continues."""
 
-    size: int  # how many members it has
-    ended: int  # collectives before the one that its members call now, or next
+    size: int  # number of members
+    ended: int  # number of collectives before the current or next one
     first: str  # name of its first member
 
 
 def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool:
-    """Return whether the first of two views continues when they meet, which is the larger one.
+    """Return whether view `one` continues when it meets view `other`. The larger view continues.
 
-    If they are equally large, it is the view that has ended more collectives, so that a new node
-    joins the nodes at work. Then it is the one whose first member is earlier in the configuration,
-    or by name. Powers of two are compared, not single collectives, because the news of two views at
-    work is always a little old, so each would be behind the other for good.
+    If the views are equally large, the view that has ended more collectives continues, so that a
+    new node joins the nodes that train. If these numbers are equal, too, the view continues whose
+    first member is earlier in the configuration, or by name. Numbers count as equal if they have
+    equally many bits. Exact numbers of the other view are always old, so each view would seem to be
+    ahead.
 
-    Views of one node never both give up for each other. The announced number of a view is never
-    more than its current one, and a view that gives up ends nothing afterwards.
+    If two views of one node each meet, they never both give up. The announced number of a view is
+    never more than its current number, and a view that gives up ends no collective afterwards.
     """
     ended, other_ended = one.ended.bit_length(), other.ended.bit_length()
     if (one.size, ended) != (other.size, other_ended):

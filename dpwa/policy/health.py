@@ -1,7 +1,7 @@
 """The outcomes of fetches, and the health of a peer that follows from them.
 
-A peer's `Health` decides what is logged (each change once) and shown. Flow control picks among the
-peers that are not `ABSENT`.
+A node logs each change of a peer's `Health` once, and shows the health in its report. Flow control
+picks only peers that are not `ABSENT`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Outcome(Enum):
 
     FETCHED = "fetched"
     NOT_READY = "not_ready"
-    NOTHING_NEW = "nothing_new"  # since what was merged of it last
+    NOTHING_NEW = "nothing_new"  # since the version that was merged last
     TIMED_OUT = "timed_out"
     LOST = "lost"
     UNREACHABLE = "unreachable"
@@ -22,16 +22,16 @@ class Outcome(Enum):
     OTHER_MODEL = "other_model"
     OTHER_SETTINGS = "other_settings"
     BUSY = "busy"
-    SUPERSEDED = "superseded"  # what it had promised lies there no more
+    SUPERSEDED = "superseded"  # the promised version does not exist any more
     MISBEHAVED = "misbehaved"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
     BEHIND = "behind"
-    MISTAKEN = "mistaken"  # another node answered, or it refuses this node's name
+    MISTAKEN = "mistaken"  # a different node answered, or the peer refuses this node's name
 
 
 class Health(Enum):
-    """A node's knowledge of a peer's health."""
+    """The health of a peer, as far as a node knows it."""
 
     UNKNOWN = "unknown"
     ALIVE = "alive"
@@ -86,7 +86,7 @@ IN_WORDS = {
 }
 
 HAVE_ENDED = (Health.FINISHED, Health.LEFT)  # on purpose
-# After these nobody has heard anything of the peer.
+# After these outcomes, this node has heard nothing from the peer.
 UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE, Outcome.MISTAKEN)
 UNTIL_RECONNECTED = (
     *HAVE_ENDED,
@@ -94,9 +94,9 @@ UNTIL_RECONNECTED = (
     Health.OTHER_SETTINGS,
     Health.MISTAKEN,
 )
-ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # as long as there is no connection
-RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
-REFUSED = (  # because of what people have set on one of both nodes
+ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # while there is no connection
+RECONSIDERED_AFTER_S = 0.25  # because two nodes change their models at slightly different times
+REFUSED = (  # because of the configuration of one of both nodes
     Health.OTHER_VERSION,
     Health.OTHER_SETTINGS,
     Health.MISTAKEN,
@@ -106,11 +106,11 @@ REFUSED = (  # because of what people have set on one of both nodes
 
 
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
-    """Return a peer's health after this outcome.
+    """Return the health of a peer after an outcome.
 
-    A peer that was never reached is not called unreachable while the run `is_starting`. A peer that
-    has ended on purpose, or is refused, stays so until it is connected again. An outcome without a
-    snapshot does not change the verdict on the peer's model.
+    While a run `is_starting`, a peer that was never reached is not called unreachable. A peer that
+    has ended on purpose, or is refused, keeps that health until it is connected again. An outcome
+    without a snapshot does not change the verdict on the peer's model.
     """
     is_of_model = outcome not in (Outcome.NOT_READY, Outcome.BUSY)
     if before in UNTIL_RECONNECTED or (before is Health.OTHER_MODEL and not is_of_model):
@@ -121,17 +121,17 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 
 
 def may_be_fit(health: Health, judged_ago_s: float) -> bool:
-    """Return whether a peer may be merged whose health was judged this many seconds ago."""
+    """Return whether a peer may be merged if its health was judged this many seconds ago."""
     if health is Health.OTHER_MODEL:
         return judged_ago_s >= RECONSIDERED_AFTER_S
     return health not in UNTIL_RECONNECTED
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Return whether flow control counts this outcome like a timeout.
+    """Return whether flow control counts this outcome as a failure, like a timeout.
 
     A peer that is not ready, in a different transaction, or still at the beginning has done nothing
-    wrong. A peer that is absent was not asked, and costs no time.
+    wrong. An absent peer was not asked, and costs no time.
     """
     return outcome not in (
         Outcome.FETCHED,

@@ -1,17 +1,17 @@
-"""Interpolation rules, which decide how far a merge moves a node toward its peer.
+"""Interpolation rules decide how far a merge moves a node toward its peer.
 
-A rule maps the progress of both nodes to a factor f in [0, 1]. Merging then moves the node by f of
-the way to the peer. The rules constant, clock and loss, and the divergence threshold, are from dpwa
-(2017). The rule leader is the pull of LSGD toward a better node.
+A rule maps the progress of both nodes to a factor f in [0, 1]. The merge then moves the node by the
+share f of the way to the peer. The rules constant, clock and loss, and the divergence threshold,
+are from dpwa (2017). The rule leader is the pull of LSGD toward a better node.
 
-Add a rule of your own under a name that configurations can use:
+Register your own rule under a name that configurations can use:
 
 >>> from dpwa.policy.interpolation import register_interpolation
 >>> @register_interpolation("half_if_ahead")
 ... def half_if_ahead(options, own, peer):
 ...     return 0.5 if peer.clock > own.clock else 0.0
 
-To give it options, pass a `StrictModel`. The configuration sets them under the rule's own name.
+If the rule has options, pass a `StrictModel`. Configurations set them under the name of the rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpwa.errors import UserError
 from dpwa.registry import Registry
 from dpwa.types import Fraction, NoOptions, StrictModel, TrainingProgress
 
-MAX_AHEAD = 2.0  # an update of clocks at factor 1
+MAX_AHEAD = 2.0  # per update: the maximum rise of a clock at factor 1
 
 FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 
@@ -48,7 +48,7 @@ class LeaderOptions(StrictModel):
 class Interpolation:
     """A named rule, with its options and the function `(options, own, peer) -> factor`.
 
-    With `asks_leader` the peer is the node with the lowest running loss, once one is known.
+    With `asks_leader`, the peer is the node with the lowest running loss, once it is known.
     """
 
     name: str
@@ -104,9 +104,9 @@ def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> f
 
     Source: dpwa (2017).
 
-    A negative loss counts as 0, and 0/0 is 0.5. If either node has not measured a loss, f = 0.5. A
-    diverged node (`inf`) is infinitely bad: f = 1 if it is this node, 0 if it is the peer, 0.5 if
-    both are.
+    A negative loss counts as 0, and 0/0 is 0.5. If one of the nodes has not measured a loss, f =
+    0.5. The loss of a diverged node is `inf`: f = 1 if this node has diverged, 0 if the peer has,
+    and 0.5 if both have.
     """
     if own.loss is None or peer.loss is None:
         return 0.5
@@ -115,9 +115,9 @@ def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> f
 
 @register_interpolation("leader", LeaderOptions, asks_leader=True)
 def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress) -> float:
-    """Factor f = strength if peer_loss < loss, else 0. An unknown loss of the peer gives 0.
+    """Factor f = strength if peer_loss < loss, else 0. If the peer's loss is unknown, f = 0.
 
-    The peer is the leader of all, as soon as one is known. Source: the pull toward a leader of LSGD
+    The peer is the leader of all nodes, once it is known. Source: the pull toward a leader of LSGD
     (Teng et al., 2019).
     """
     if peer.loss is None or math.isinf(peer.loss):
@@ -127,9 +127,10 @@ def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress
 
 
 def divergence_scale(own_loss: float | None, threshold: float) -> float:
-    """Scale f so that good nodes move less: loss/threshold below the threshold, else 1.
+    """Return a scale for f: loss/threshold if the loss is below the threshold, else 1.
 
-    A threshold of 0 switches it off. An unknown loss is never scaled. A negative loss counts as 0.
+    A threshold of 0 switches the scale off. For an unknown loss, the scale is 1. A negative loss
+    counts as 0.
     Source: dpwa (2017).
     """
     if own_loss is None or not threshold > 0.0 or own_loss >= threshold:
@@ -144,31 +145,32 @@ def merge_factor(
     peer: TrainingProgress,
     divergence_threshold: float,
 ) -> float:
-    """Return the rule's factor, scaled by `divergence_scale`. `UserError` if not in [0, 1]."""
+    """Return the rule's factor times `divergence_scale`. `UserError` if it is not in [0, 1]."""
     factor = float(method.rule(options, own, peer))
     if not 0.0 <= factor <= 1.0:
         raise UserError(
-            f"interpolation {method.name!r} returned {factor!r} for own={own} peer={peer}; "
+            f"interpolation {method.name!r} returned {factor!r} for own={own} peer={peer}, but "
             "a factor must be a number from 0 to 1 [DPWA-E120]"
         )
     return factor * divergence_scale(own.loss, divergence_threshold)
 
 
 def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
-    """Interpolate the training clocks like the parameters, as f*peer + (1-f)*own."""
+    """Interpolate the clocks of both nodes like the parameters, as f*peer + (1-f)*own."""
     return factor * peer_clock + (1.0 - factor) * own_clock
 
 
 def read_ahead(ahead: float, factor: float) -> float:
     """Return the share of an update by which a snapshot is ahead because it was read late.
 
-    If nodes are equally fast, a snapshot in shared memory at the end of an update is ahead of the
-    snapshot that this node published at its beginning. Clocks are interpolated, too, and so rise by
-    1 + factor * ahead in each. A peer that is further ahead has a different reason, and gives 0.
+    A node reads the peer's shared memory at the end of an update, and has published at its
+    beginning. So if both nodes are equally fast, the peer's snapshot is ahead. Clocks are
+    interpolated, too, and rise by 1 + factor * ahead in each update. If a peer is further ahead,
+    that has a different reason, and the result is 0.
 
     Args:
-        ahead: the number of updates by which its clock is ahead.
-        factor: of the interpolation.
+        ahead: the number of updates by which the peer's clock is ahead.
+        factor: the factor of the interpolation.
     """
     if not 0.0 < ahead < MAX_AHEAD:
         return 0.0
@@ -176,7 +178,7 @@ def read_ahead(ahead: float, factor: float) -> float:
 
 
 def _share(part: float, rest: float) -> float:
-    """Return part / (part + rest), with its limits where that is 0/0 or inf/inf."""
+    """Return part / (part + rest), and its limit if both are 0 or both are infinite."""
     if part == rest:
         return 0.5
     if part == 0.0:

@@ -1,29 +1,29 @@
-"""Leaders, which all nodes know without a coordinator.
+"""Leaders. All nodes know them without a coordinator.
 
-Each node reports its running mean loss, and passes on the reports of others with every message to a
-peer, as in an epidemic. If in each round every node pulls from one random other node, all know the
-leader after log2 N + O(log log N) rounds, on average 6.1, 9.0, 11.5 and 13.8 at N = 16, 64, 256,
-1024. If both ends of a contact send, 4.2, 6.0, 7.6 and 9.2 are enough. The leader of a set is the
-node with the lowest running mean of its loss, as in LSGD (Teng et al., 2019). Sources: A. Demers et
-al., Epidemic Algorithms for Replicated Database Maintenance (1987); R. Karp et al., Randomized
-Rumor Spreading (2000).
+Each node reports its running mean loss, and forwards the reports of other nodes with every message
+to a peer, as in an epidemic. If every node pulls from one random other node in each round, all
+nodes know the leader after log2 N + O(log log N) rounds. On average, this takes 6.1, 9.0, 11.5 and
+13.8 rounds at N = 16, 64, 256 and 1024. If both nodes of a contact send, 4.2, 6.0, 7.6 and 9.2
+rounds are enough. The leader of a set is the node with the lowest running mean of its loss, as in
+LSGD (Teng et al., 2019). Sources: A. Demers et al., Epidemic Algorithms for Replicated Database
+Maintenance (1987); R. Karp et al., Randomized Rumor Spreading (2000).
 
-Reports of a node are ordered by (incarnation, version), and the maximum counts, so order,
-duplicates and delays of messages make no difference. The version counts the node's updates. The
-incarnation is the time at which its process began, so that reports of a restarted node are newer
-than all before. If its host's clock was set back meanwhile, it is ignored until the old report has
-expired.
+Reports of a node are ordered by (incarnation, version), and the maximum counts. So order,
+duplicates and delays of messages make no difference. The version is the number of the node's
+updates. The incarnation is the time at which the node's process started, so that reports of a
+restarted node are newer than all earlier reports. If the clock of its host was set back meanwhile,
+the restarted node is ignored until its old report has expired.
 
-Ages are counted by each holder on its own clock, so no two clocks are compared. The time on the
-wire is not counted. With c contacts a second and t seconds on the wire, reports may outlast their
+Each node counts the age of a report on its own clock, so clocks are never compared. The time on the
+wire is not counted. With c contacts per second and t seconds on the wire, a report may outlast its
 time by a factor of at most about 1 + e*c*t (e = 2.72, the speed of the fastest of all paths).
 
-The running mean of a loss is the sum of the last `window` measured ones, divided by their number,
-so that a slow worker, whose window is half filled, does not look twice as good as it is. LSGD calls
-the window averaging size.
+The running mean is the sum of the last `window` measured losses, divided by their number. So a slow
+worker, whose window is half filled, does not look twice as good as it is. In LSGD, the window is
+called averaging size.
 
-The sum is kept as an exact integer, in units of the smallest float above 0, so the mean never
-drifts however long the run.
+The sum is an exact integer, in units of the smallest float above 0, so the mean never drifts,
+however long the run is.
 
 >>> loss = RunningLoss(window=3)
 >>> for value in (9.0, 3.0, None, 2.0, 1.0):
@@ -46,26 +46,26 @@ from dpwa.errors import UserError
 from dpwa.policy.beginners import LEAD, bears_out, is_far_behind
 
 
-# No frozen dataclass: it takes three times as long to make, and each message takes 32.
+# A frozen dataclass would take three times as long to create, and each message has 32 reports.
 class LossReport(NamedTuple):
     node: str
     group: str
-    loss: float | None  # running mean; `None` when it has none, so that it never leads
-    # when its process began, such as Unix time in ms; a later process has a higher one
+    loss: float | None  # running mean; `None`: the node has no loss, so it cannot be the leader
+    # start time of its process, such as Unix time in ms; a later process has a higher number
     incarnation: int
-    version: int  # updates that this process has made; never falls, and one version has one loss
-    age_s: float  # since the node said it
+    version: int  # number of updates of this process; each version has one loss
+    age_s: float  # seconds since the node made the report
 
 
 class _Heard(NamedTuple):
-    """A stored loss report. The smaller leads, with ties resolved by name on all nodes."""
+    """A stored loss report. The leader has the smallest one, by loss and then by name."""
 
-    loss: float  # inf if it has none
+    loss: float  # inf if the node has no loss
     node: str
     group: str
     incarnation: int
     version: int
-    said_at: float  # on this node's clock
+    said_at: float  # time of the report, on this node's clock
 
     def report(self, now: float) -> LossReport:
         loss, node, group, incarnation, version, said_at = self
@@ -74,20 +74,20 @@ class _Heard(NamedTuple):
 
 
 class _DeadLeader(NamedTuple):
-    incarnation: float  # the last one that is dead
+    incarnation: float  # the last incarnation that is dead
     until: float
 
 
-SAID_AGAIN_AFTER = 0.25  # of the time after which news is forgotten
+SAID_AGAIN_AFTER = 0.25  # share of the time after which a report expires
 
 _newness = attrgetter("incarnation", "version")
 
 
 class LossReports:
-    """The loss reports of one node and of the others, without a lock. `now` never decreases.
+    """The loss reports of this node and of other nodes, without a lock. `now` never decreases.
 
-    Reports older than `forget_after_s` are ignored, so a node that is silent for so long does not
-    lead. At most `most` other nodes are stored, and the oldest reports are dropped first.
+    Reports older than `forget_after_s` are ignored, so a node that is silent for so long cannot be
+    the leader. At most `most` other nodes are stored, and the oldest reports are dropped first.
     """
 
     def __init__(
@@ -100,19 +100,19 @@ class LossReports:
         self._most = most
         self._said: _Heard | None = None
         self._heard: dict[str, _Heard] = {}
-        self._of_itself: dict[str, _Heard] = {}  # what each has said of itself, to this node
+        self._of_itself: dict[str, _Heard] = {}  # the reports that peers sent of themselves
         self._forgotten: dict[str, _DeadLeader] = {}
 
     def report_own_loss(self, loss: float | None, version: int, now: float) -> None:
-        """Report the loss of this node. Repeating it keeps the report from ageing."""
+        """Report the loss of this node. Each call makes the report new again."""
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
     def receive_reports(self, reports: Iterable[LossReport], now: float, sender: str = "") -> None:
-        """Store the new reports of a peer. `sender` is set if this node has asked the peer.
+        """Store the new reports of a peer. `sender` is its name if this node has asked the peer.
 
-        Reports of this node itself are ignored, and so are expired ones, those without a sensible
-        age, and those of an ended process (see `forget_node`).
+        Reports of this node itself are ignored. So are expired reports, reports with an invalid
+        age, and reports of an ended process (see `forget_node`).
         """
         self._drop_aged(now)
         for report in reports:
@@ -126,10 +126,10 @@ class LossReports:
             del self._heard[oldest.node]
 
     def forget_node(self, node: str, now: float) -> None:
-        """Drop a node that has ended or was removed. Reports of it by others are ignored.
+        """Drop a node that has ended or was removed. Other nodes' reports of it are ignored.
 
-        Until all of them have expired, only reports of a later process of the node count. If no
-        report was known, none count.
+        Until all these reports have expired, only reports of a later process of the node count. If
+        no report was known, no report counts.
         """
         self._forgotten = {name: kept for name, kept in self._forgotten.items() if now < kept.until}
         earlier = self._forgotten.pop(node, _DeadLeader(math.inf, now))
@@ -143,11 +143,11 @@ class LossReports:
     def select_reports(
         self, now: float, rng: random.Random, most: int = 32
     ) -> tuple[LossReport, ...]:
-        """Choose the reports to pass on, each node at most once, without expired ones.
+        """Choose the reports to forward, at most one of each node, without expired reports.
 
-        First this node itself, then the two best of its group, the two best of all and the best of
-        every other group, so that contacts between groups spread their leaders as fast as the
-        leader of all. Random other reports fill the remaining room.
+        The first are this node itself, the two best nodes of its group, the two best of all nodes,
+        and the best of every other group. So contacts between groups spread the leaders of groups
+        as fast as the leader of all. Random other reports fill the rest.
         """
         fresh = self._fresh(now)
         first = {heard.node: heard for heard in self._first(fresh, rng)}
@@ -159,33 +159,33 @@ class LossReports:
     def leader(
         self, now: float, group: str | None = None, among: Collection[str] | None = None
     ) -> LossReport | None:
-        """Return the report with the lowest recent loss, or `None`. Ties are resolved by name."""
+        """Return the report with the lowest recent loss, or `None`. Ties go by name."""
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
         members = (heard for heard in ranked if group is None or heard.group == group)
         best = min((h for h in members if among is None or h.node in among), default=None)
         return None if best is None else best.report(now)
 
     def welcome(self, node: str) -> None:
-        """Accept reports of a forgotten node again, because it is back in view."""
+        """Accept reports of a forgotten node again, because the node is in view again."""
         self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
-        """Estimate the updates of all `nodes`: mean known version * number of nodes.
+        """Estimate the number of updates of all `nodes`, as mean known version * number of nodes.
 
-        So a node without a report counts as the mean of the others. The estimate may fall, for
-        example when a node is forgotten. More nodes are counted if more are known.
+        A node without a report counts as the mean of the other nodes. The estimate may fall, for
+        example when a node is forgotten. If more than `nodes` nodes are known, these are counted.
         """
         versions = [
             heard.version for heard in self._current(now) if among is None or heard.node in among
         ]
         if self._said is not None:
-            versions.append(self._said.version)  # known for sure, however long ago
+            versions.append(self._said.version)  # certain, however old
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
     def is_beginner(self, clock: float, now: float) -> bool:
-        """Return whether a training at a clock is far behind others that report a loss.
+        """Return whether training at `clock` is far behind other nodes that report a loss.
 
-        A single report that is far ahead of all others does not count, if there are others.
+        A single report that is far ahead of all other reports does not count.
         """
         oldest = now - self._forget_after_s
         said = self._of_itself.values()
@@ -195,32 +195,32 @@ class LossReports:
         return is_far_behind(clock, second if is_contradicted else first)
 
     def has_groups(self, now: float, among: Collection[str] | None = None) -> bool:
-        """Return whether another node is in a different group. `among`: the nodes that count."""
+        """Return whether another node is in a different group. `among` are the nodes that count."""
         return any(
             heard.group != self._group and (among is None or heard.node in among)
             for heard in self._current(now)
         )
 
     def known(self, now: float) -> tuple[LossReport, ...]:
-        """Return all that is known, this node included, by name."""
+        """Return all reports that are not expired, including this node's, sorted by name."""
         known = (heard.report(now) for heard in self._fresh(now))
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """The first reports that `select_reports` passes on, in order. A node may occur twice."""
+        """Return the reports that `select_reports` puts first, in order. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]
         best_of_group = {heard.group: heard for heard in reversed(ranked)}
         best_of_groups = list(best_of_group.values())
-        rng.shuffle(best_of_groups)  # so that all have their turn if there is no room for all
+        rng.shuffle(best_of_groups)  # so that each group has its turn if there is too little room
         return [*own, *own_group[:2], *ranked[:2], *best_of_groups]
 
     def _take(self, news: _Heard, now: float) -> None:
-        """Store a report if it is newer than the known one, even if that has expired.
+        """Store a report if it is newer than the known report, or if the known one has expired.
 
-        A report between two nodes gets younger each time by its time on the way. So an equal report
-        counts only if it is younger by more than that.
+        A report seems younger by its time on the wire each time that a node forwards it. So an
+        equal report counts only if it is younger by more than that.
         """
         old = self._heard.get(news.node)
         if old is None:
@@ -240,19 +240,19 @@ class LossReports:
         return kept is None or now >= kept.until or report.incarnation > kept.incarnation
 
     def _fresh(self, now: float) -> list[_Heard]:
-        """Everything that has not aged out, this node first."""
+        """Return all reports that have not expired. This node's report is first."""
         others = self._current(now)
         if self._said is None or now - self._said.said_at >= self._forget_after_s:
             return others
         return [self._said, *others]
 
     def _current(self, now: float) -> list[_Heard]:
-        """The reports of others that have not expired."""
+        """Return the reports of other nodes that have not expired."""
         oldest = now - self._forget_after_s
         return [heard for heard in self._heard.values() if heard.said_at > oldest]
 
     def _drop_aged(self, now: float) -> None:
-        """Drop reports that no node passes on any more. Others may send expired ones."""
+        """Drop reports that no node forwards any more. Other nodes may send expired reports."""
         oldest = now - 2 * self._forget_after_s
         for said in (self._heard, self._of_itself):
             for name in [name for name, heard in said.items() if heard.said_at <= oldest]:
@@ -276,28 +276,28 @@ class RunningLoss:
     def __init__(self, window: int) -> None:
         if window < 1:
             raise UserError(
-                f"the window of a running loss is {window}; expected at least 1 [DPWA-E121]"
+                f"the window of a running loss is {window}, but must be at least 1 [DPWA-E121]"
             )
         self._window = window
         self._losses: deque[float] = deque(maxlen=window)
-        self._total = 0  # of those that are finite, in units
+        self._total = 0  # sum of the finite losses, in units
         self._infinite = 0
 
     def add_loss(self, loss: float | None) -> None:
-        """Add a loss, and drop the oldest one if the window was full. `None` is ignored."""
+        """Add a loss, and drop the oldest loss if the window was full. `None` is ignored."""
         if loss is None:
             return
         units, infinite = _in_units(loss)
         if len(self._losses) == self._window:
             old_units, old_infinite = _in_units(self._losses[0])
             units, infinite = units - old_units, infinite - old_infinite
-        # One step for an interrupt, as nothing is called before the last.
+        # Both change in one step, so that an interrupt cannot come in between.
         self._total, self._infinite = self._total + units, self._infinite + infinite
         self._losses.append(loss)
 
     @property
     def mean(self) -> float | None:
-        """The mean, correctly rounded. `None`: no loss was measured. `inf`: one is not finite."""
+        """The correctly rounded mean. `None`: no loss was measured. `inf`: a loss is not finite."""
         if not self._losses:
             return None
         if self._infinite:

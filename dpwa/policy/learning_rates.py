@@ -1,6 +1,7 @@
-"""Learning rates spread over the nodes, of which some explore and some refine.
+"""Learning rates that differ between nodes, so that some nodes explore and some refine.
 
-The base rate is the arithmetic mean of `linear` and the geometric mean of `power`.
+With `linear`, the base rate is the arithmetic mean of all rates. With `power`, it is the geometric
+mean.
 
 Source: LSGD, Y. Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
 Learning Models (2019), whose workers may have different learning rates.
@@ -14,10 +15,10 @@ Spread = Literal["none", "linear", "power"]
 
 
 def lr_scale(spread: Spread, index: int, nodes: int) -> float:
-    """Return the factor of a node's learning rate.
+    """Return the factor by which a node multiplies its learning rate.
 
-    With u evenly from -1 (first node) to 1 (last): 1 for `none`, 1 + u/2 for `linear` (0.5 to 1.5),
-    2^u for `power` (0.5 to 2). A single node has u = 0.
+    u rises evenly from -1 (first node) to 1 (last node). The factor is 1 for `none`, 1 + u/2 for
+    `linear` (0.5 to 1.5), and 2^u for `power` (0.5 to 2). A single node has u = 0.
 
     >>> [lr_scale("linear", index, nodes=3) for index in range(3)]
     [0.5, 1.0, 1.5]

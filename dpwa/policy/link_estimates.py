@@ -1,26 +1,27 @@
-"""Estimates of a link's latency and rate, and how they affect the choice of peers.
+"""Estimates of a link's latency and rate, and their effect on the choice of peers.
 
-From each fetch that streams, two numbers are learned about the link to that peer:
+From each fetch that streams, a node learns two numbers about the link to that peer:
 
-    latency    from the request to the header that answers it: the round trip, and the time
-               that the peer needs to find its snapshot
-    rate       payload bytes after that header, over the seconds they took
+    latency    seconds from the request to the header that answers it: the round trip,
+               and the time that the peer needs to find its snapshot
+    rate       payload bytes after that header, divided by their seconds
 
 Each is smoothed with the gain 1/8 of TCP's round-trip time (RFC 6298, section 2). The rate is the
 quotient of the smoothed bytes and the smoothed seconds, so a long stream counts for more. Streams
-below `FEWEST_BYTES` show no rate, because they fit into the buffers on the way.
+below `FEWEST_BYTES` show no rate, because they fit into the buffers of the network.
 
 A fetch is expected to take `latency + bytes / rate`, with the usual bytes of this peer's streams.
-If that is known, a peer that takes longer than
+If this time is known, a peer that takes longer than
 
     T = min(max(2 * median, FLOOR_S), budget)
 
-can be picked with probability `max(T / expected, MIN_SHARE)`, all others always. So a slow peer
-costs a node, probability times duration, no more than one that takes T. Peers within a factor of
-two of each other are picked alike, as the laws of gossip require. Every peer is still picked from
-time to time, so that models mix everywhere and a link that has become fast is noticed. Below
-`FLOOR_S` no peer is slow, because a loaded machine may not run a process for so long. The median is
-the lower one, so that one of two peers can be slow. The rule is dpwa's own.
+is a candidate with probability `max(T / expected, MIN_SHARE)`. All other peers are always
+candidates. So a slow peer costs a node, probability times duration, no more than a peer that takes
+T. Peers within a factor of two of each other are picked equally often, as the laws of gossip
+require. Every peer is still picked from time to time, so that models mix everywhere, and the node
+notices a link that has become fast. Below `FLOOR_S`, no peer is slow, because a loaded machine may
+not run a process for so long. The median is the lower one, so that one of two peers can be slow.
+The rule is dpwa's own.
 
 >>> link = LinkEstimate().answered(0.2).streamed(1_000_000, 0.4)
 >>> link.bytes_per_s
@@ -41,7 +42,7 @@ from dpwa.policy.deadlines import FLOOR_S
 
 GAIN = 1 / 8
 FEWEST_BYTES = 64 * 1024
-FAR_ABOVE = 2.0  # times the median
+FAR_ABOVE = 2.0  # a slow peer takes more than this many times the median
 MIN_SHARE = 1 / 16
 
 
@@ -50,7 +51,7 @@ class LinkEstimate:
     """Smoothed figures of the link to one peer. Every change returns a new value."""
 
     latency_s: float | None = None  # `None` before the first answer
-    stream_bytes: float = 0.0  # of a stream; 0 before the first
+    stream_bytes: float = 0.0  # smoothed bytes of a stream; 0 before the first stream
     stream_s: float = 0.0
 
     def answered(self, latency_s: float) -> LinkEstimate:
@@ -71,7 +72,7 @@ class LinkEstimate:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes that arrive in a second. `None` before the first stream of some size."""
+        """Bytes that arrive per second. `None` before the first stream that is long enough."""
         return self.stream_bytes / self.stream_s if self.stream_s else None
 
     @property
@@ -81,7 +82,7 @@ class LinkEstimate:
 
 
 def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """Return the probability with which each slow peer can be picked. Others always can be."""
+    """Return for each slow peer the probability with which it is a candidate for a fetch."""
     if not expected_s:
         return {}
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)

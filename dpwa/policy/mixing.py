@@ -1,7 +1,7 @@
 """Mixing matrices: the expected effect of gossip over a topology on the parameters.
 
-One round of pulling turns the parameters X, shape `(N, ...)`, into W X. Every row of W adds up to
-1. Its second largest eigenvalue decides how fast the nodes agree.
+One round in which nodes pull turns the parameters X, shape `(N, ...)`, into W X. Every row of W has
+the sum 1. Its second largest eigenvalue decides how fast the nodes converge.
 
 Source: Xiao and Boyd, "Fast linear iterations for distributed averaging" (2004).
 """
@@ -21,13 +21,13 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Adjacency = NDArray[np.bool_]
 
-ROUNDING = 1e-12  # below this, a difference is one of rounding
+ROUNDING = 1e-12  # smaller differences are rounding errors
 
 
 def adjacency(
     topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
 ) -> Adjacency:
-    """Return shape `(N, N)`, where [i, j] is whether node i pulls from node j in a round."""
+    """Return a bool matrix, shape `(N, N)`. [i, j]: node i pulls from node j in this round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for index in range(nodes):
         pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
@@ -35,7 +35,7 @@ def adjacency(
 
 
 def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Adjacency:
-    """Return shape `(N, N)`, where [i, j] is whether node i pulls from node j in any round."""
+    """Return a bool matrix, shape `(N, N)`. [i, j]: node i pulls from node j in some round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for round_number in range(topology.period(options, nodes)):
         pulls |= adjacency(topology, options, nodes, round_number)
@@ -43,7 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d. Nodes move by f toward a random neighbour, if they have any."""
+    """Return W = (1-f) I + f A/d. Each node with neighbours moves by f toward a random one."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -53,12 +53,12 @@ def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
 def mixing_matrix(
     topology: Topology, options: StrictModel, nodes: int, factor: float, round_number: int = 0
 ) -> Matrix:
-    """Return W of one round, shape `(N, N)`. See `pull_matrix`."""
+    """Return the matrix W of one round, shape `(N, N)`. See `pull_matrix`."""
     return pull_matrix(adjacency(topology, options, nodes, round_number), factor)
 
 
 def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Matrix:
-    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`, the joint effect of all T rounds of a period."""
+    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`, the effect of all T rounds of a period."""
     product = mixing_matrix(topology, options, nodes, factor)
     for round_number in range(1, topology.period(options, nodes)):
         product = mixing_matrix(topology, options, nodes, factor, round_number) @ product
@@ -72,10 +72,10 @@ def second_modulus(matrix: Matrix) -> float:
 
 
 def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0) -> int | None:
-    """Return the number of rounds until the expected disagreement is smaller by `reduction`.
+    """Return the number of rounds after which the expected disagreement is divided by `reduction`.
 
-    T ln(reduction) / -ln|lambda2|, rounded up. `None` if it never gets smaller. `modulus` is
-    |lambda2| of the matrix of a period.
+    This is T ln(reduction) / -ln|lambda2|, rounded up, or `None` if the disagreement does not
+    shrink. `modulus` is |lambda2| of the matrix of a period.
     """
     if modulus >= 1.0 - ROUNDING:
         return None
@@ -85,17 +85,17 @@ def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0)
 
 
 def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
-    """Return the maximum remaining share of V, on average, when each node picks one neighbour.
+    """Return the maximum share of V that remains, on average, if each node picks one neighbour.
 
-    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The random picks add noise
-    that the mixing matrix does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i
+    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The mixing matrix does not
+    show the noise of random picks. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i
     (1 - p_i), a round leaves E V' = sum of x^T Q x over the parameters, where
 
         Q = (1-f)^2 diag(a) + f(1-f) (diag(a) P + P^T diag(a)) + f^2 diag(P^T a)
             + W^T D^2 W - p p^T
 
-    So E V' <= rho V, with rho the largest eigenvalue of D^(-1/2) Q D^(-1/2). For the complete graph
-    this is an equality: rho = 1 - 2f(1-f)N/(N-1) - f^2 [2/(N-1) - N/(N-1)^2].
+    So E V' <= rho V, where rho is the largest eigenvalue of D^(-1/2) Q D^(-1/2). For the complete
+    graph, both are equal: rho = 1 - 2f(1-f)N/(N-1) - f^2 [2/(N-1) - N/(N-1)^2].
     """
     rest = 1.0 - factor
     spread = weights * (1.0 - weights)
@@ -112,7 +112,7 @@ def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float
 
 
 def is_doubly_stochastic(matrix: Matrix) -> bool:
-    """Return whether columns add up to 1 like rows, so that the mean of all nodes stays."""
+    """Return whether all columns have the sum 1, like rows, so that the mean of all nodes stays."""
     sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
     return bool(np.abs(sums - 1.0).max() <= len(matrix) * ROUNDING)
 
@@ -120,8 +120,8 @@ def is_doubly_stochastic(matrix: Matrix) -> bool:
 def stationary_weights(matrix: Matrix) -> Vector:
     """Return the weights p, shape `(N,)`. The nodes finally agree on sum_i p_i x_i.
 
-    p W = p and sum p = 1, for a strongly connected topology. All are 1/N if and only if the matrix
-    is doubly stochastic.
+    p W = p and sum p = 1, if the topology is strongly connected. All weights are 1/N if and only
+    if the matrix is doubly stochastic.
     """
     nodes = len(matrix)
     if is_doubly_stochastic(matrix):
@@ -130,11 +130,11 @@ def stationary_weights(matrix: Matrix) -> Vector:
 
 
 def _eigenvalues(matrix: Matrix) -> NDArray[np.generic]:
-    """Return all eigenvalues, in the fastest way that this matrix allows."""
+    """Return all eigenvalues, by the fastest method that this matrix allows."""
     if _is_circulant(matrix):
         return np.fft.fft(matrix[0])
-    # Pulling along undirected edges is a reversible walk, its weights are the degrees: scaled by
-    # their roots, the matrix is symmetric and has the same eigenvalues.
+    # With undirected edges, pulling is a reversible walk, whose weights are the degrees. Scaled by
+    # their square roots, the matrix is symmetric and has the same eigenvalues.
     roots = np.sqrt(np.maximum(np.count_nonzero(matrix, axis=1) - 1, 1))
     scaled = matrix * roots[:, None] / roots
     if np.abs(scaled - scaled.T).max() <= ROUNDING:
@@ -150,17 +150,17 @@ def _is_circulant(matrix: Matrix) -> bool:
 
 
 def diameter(adjacency: NDArray[np.bool_]) -> int | None:
-    """Return the maximum hops between any two nodes, or `None` if some can never be reached."""
+    """Return the maximum number of hops between two nodes, or `None` if a node is unreachable."""
     hops, missing = _spread(adjacency)
     return hops if missing is None else None
 
 
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """Return the first `(i, j)` such that nothing of node j ever reaches node i, or `None`."""
+    """Return the first `(i, j)` for which no value of node j ever reaches node i, or `None`."""
     pullers, sources = np.nonzero(adjacency)
     count = len(adjacency)
     if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):
-        return None  # node 0 hears of everybody, and everybody of it: N edges, not N^2
+        return None  # node 0 reaches all nodes, and all reach node 0: N edges, not N^2
     return _spread(adjacency)[1]
 
 
@@ -179,8 +179,8 @@ def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -
 def _spread(adjacency: NDArray[np.bool_]) -> tuple[int, tuple[int, int] | None]:
     """Let all nodes learn from their neighbours, until no node learns anything new.
 
-    The knowledge of a node is one integer with a bit for each node. One `|` unites thousands of
-    them.
+    The knowledge of a node is one integer with a bit for each node, so that one `|` joins the
+    knowledge about thousands of nodes.
     """
     nodes = len(adjacency)
     everything = (1 << nodes) - 1
@@ -206,7 +206,7 @@ def _united(knows: list[int], index: int, sources: list[int], everything: int) -
     return known
 
 
-REDUCTION = 1000.0  # of distances; their squares, as in V, get smaller by the square of it
+REDUCTION = 1000.0  # of distances; their squares, such as V, shrink by its square
 
 
 @dataclass(frozen=True)
@@ -215,16 +215,16 @@ class Figures:
 
     nodes: int
     factor: float
-    period: int  # number of rounds after which all repeats
-    matrix: Matrix  # what the rounds of a period do together, shape `(N, N)`; see `period_matrix`
+    period: int  # number of rounds after which the neighbours repeat
+    matrix: Matrix  # the effect of all rounds of a period, shape `(N, N)`; see `period_matrix`
     second_modulus: float  # |lambda2| of the matrix
-    rounds: int | None  # for a thousandth of the disagreement, by |lambda2|; `None`: never
-    # the same at most, by `drawn_contraction`; `None`: nothing to draw, or never
+    rounds: int | None  # until the disagreement is a thousandth, by |lambda2|; `None`: never
+    # an upper bound for it, by `drawn_contraction`; `None`: no random picks, or never
     drawn_rounds: int | None
-    diameter: int | None  # most hops between two nodes, in edges of all rounds; `None`: infinite
-    unreachable: tuple[int, int] | None  # `(i, j)` if nothing of node j ever comes to node i
-    is_doubly_stochastic: bool  # the mean of all nodes stays as it is
-    weights: Vector | None  # of each node in what they agree on, shape `(N,)`; `None`: they do not
+    diameter: int | None  # maximum hops between two nodes, over edges of all rounds
+    unreachable: tuple[int, int] | None  # `(i, j)` if no value of node j ever reaches node i
+    is_doubly_stochastic: bool  # whether the mean of all nodes stays the same
+    weights: Vector | None  # of each node in the final value, shape `(N,)`; `None`: no agreement
 
     @property
     def spectral_gap(self) -> float:
@@ -232,7 +232,7 @@ class Figures:
 
 
 def figures_of(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Figures:
-    """Compute all figures, in about a second for 1000 nodes, a minute or several for 4096."""
+    """Compute all figures. This takes about 1 s for 1000 nodes, and minutes for 4096 nodes."""
     period = topology.period(options, nodes)
     pulls = period_adjacency(topology, options, nodes)
     matrix = period_matrix(topology, options, nodes, factor)

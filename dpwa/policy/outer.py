@@ -1,30 +1,30 @@
-"""Outer steps on random pairs, and the settings that keep the nodes together.
+"""Outer steps on random pairs of nodes, and the settings with which the nodes converge.
 
-Every node i trains for many steps from its own phi_i to x_i, then takes an outer step with one
-partner j. Two such steps:
+Every node i trains for many steps from its own phi_i to x_i. Then it takes an outer step with one
+partner j. There are two kinds of outer steps.
 
-NoLoCo, means over the pair (i, j); x = phi afterwards:
+NoLoCo, with means over the pair (i, j), and x = phi afterwards:
 
     m = alpha*m + beta*mean(x - phi) + gamma*(mean(phi) - phi_i);    phi_i += m
 
-Nesterov, as in DiLoCo with the mean over a pair in place of the mean over all, and momentum mu as
-in torch.optim.SGD. mu = 0 and lr = 1 is plain local SGD:
+Nesterov, as in DiLoCo, but with the mean over a pair instead of all nodes. The momentum mu is that
+of torch.optim.SGD. With mu = 0 and lr = 1, it is plain local SGD:
 
     D = phi_i - (x_i + x_j)/2;    v = mu*v + D;    phi_i -= lr*(D + mu*v)
 
-Whether momentum drives the nodes apart depends only on the disagreement, so omit training, x = phi.
-Let e be the difference of a node's phi from the mean, v its momentum, and the partner an
-independent random node of the same swarm. Then the moments (E ee, E ev, E vv) of the next round are
-a fixed 3x3 matrix times those of this one, and the swarm is stable in mean square if and only if
-the spectral radius of that matrix is below 1. The matrix maps moments to moments, so (Perron and
-Frobenius) its largest eigenvalue is real and passes 1 where det(I - A) = 0:
+Whether momentum drives the nodes apart depends only on their disagreement. So assume that they do
+not train, x = phi. Let e be the difference of a node's phi from the mean, v its momentum, and the
+partner an independent random node. Then the moments (E ee, E ev, E vv) of the next round are a
+fixed 3x3 matrix A times those of this round. The nodes are stable in mean square if and only if the
+spectral radius of A is below 1. A maps moments to moments, so (Perron and Frobenius) its largest
+eigenvalue is real and passes 1 where det(I - A) = 0:
 
     NoLoCo     gamma < 2*(1 - alpha^2)
     Nesterov   lr^2*mu*(1 + 2*mu)/4 + lr*(1/2 - mu^2) - (1 - mu^2) < 0
 
-An independent partner is the limit of many nodes. With few of them a little more is stable. The
-default of DiLoCo, lr 0.7 with momentum 0.9, is stable, though not by much. NoLoCo with that
-momentum and its usual gamma of 0.7 is not:
+An independent partner is the limit of many nodes. With few nodes, the limits are a little higher.
+The default of DiLoCo, lr 0.7 with momentum 0.9, is just stable. NoLoCo with that momentum and its
+usual gamma of 0.7 is unstable:
 
 >>> [round(nesterov_limit(momentum), 2) for momentum in (0.0, 0.5, 0.9)]
 [2.0, 1.3, 0.85]
@@ -33,7 +33,7 @@ momentum and its usual gamma of 0.7 is not:
 
 Sources: J. Kolehmainen et al., NoLoCo: No-all-reduce Low Communication Training Method for Large
 Models (2025); A. Douillard et al., DiLoCo: Distributed Low-Communication Training of Language
-Models (2023). The limits are computed here.
+Models (2023). The limits are dpwa's own computation.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ import math
 
 
 def noloco_limit(alpha: float) -> float:
-    """Return the gamma from which on NoLoCo on random pairs is unstable: 2*(1 - alpha^2)."""
+    """Return the smallest gamma with which NoLoCo on random pairs is unstable: 2*(1 - alpha^2)."""
     return 2.0 * (1.0 - alpha**2)
 
 
 def nesterov_limit(momentum: float) -> float:
-    """Return the learning rate from which on the outer Nesterov on random pairs is unstable."""
+    """Return the smallest learning rate with which Nesterov on random pairs is unstable."""
     mu = momentum
     root = math.sqrt((0.5 + mu) ** 2 - mu**3 * (1 + mu))
     return 2.0 * (1.0 - mu**2) / (0.5 - mu**2 + root)

@@ -1,26 +1,27 @@
 """Quarantine excludes peers from merges for a while if their merges make the loss jump.
 
-After a merge the next loss is compared with the expected one. With the level of the loss L =
-max(|previous loss|, median of the recent |losses|), a change is (loss - previous) / L, and it is a
-jump if it is above both of
+After a merge, the next loss is compared with the expected loss. The level of the loss is L =
+max(|previous loss|, median of the recent |losses|). A change is (loss - previous) / L. A change is
+a jump if it is above both of
 
-    median + threshold * 1.4826 * MAD        of the recent changes when nothing was wrong
-    median + 0.25                            so that little noise on a smooth curve is no jump
+    median + threshold * 1.4826 * MAD        of the recent changes without jumps
+    median + 0.25                            so that small noise on a smooth curve is no jump
 
-MAD is the median distance from the median; 1.4826 * MAD estimates the standard deviation, and up to
+MAD is the median distance from the median. 1.4826 * MAD estimates the standard deviation, and up to
 half of the values may be outliers (F. R. Hampel, The Influence Curve and Its Role in Robust
-Estimation, 1974). Changes are relative, as the noise of a loss grows and falls with it, and to the
-median level if that is higher, so that one lucky loss near 0 makes no jump of the next.
+Estimation, 1974). Changes are relative, because the noise of a loss grows and falls with the loss.
+They are relative to the median if it is higher, so that the loss after a lucky loss near 0 is no
+jump.
 
-A jump is one strike, shared by the peers merged since the last loss in proportion to their factors.
-A loss without a jump removes `CLEAN_MERGE` of a strike, shared alike. With `strikes` strikes a peer
-is put into quarantine, each time for twice as long, up to an hour. If that were more than half of
-the peers in view, this node's own training is probably at fault. Then all are released, and the
-learned changes are forgotten.
+A jump is one strike. The peers merged since the last loss share it in proportion to their factors.
+A loss without a jump removes `CLEAN_MERGE` of a strike, shared in the same way. With `strikes`
+strikes, a peer is put into quarantine, each time for twice as long, up to an hour. If more than
+half of the peers in view would be in quarantine, this node's own training is probably at fault.
+Then all peers are released, and the learned changes are forgotten.
 
-It cannot detect a peer that does harm slowly, one whose harm lasts until it is merged again (the
-loss is high, but jumps no more), or one that does harm with fewer than one in eleven of its merges
-(1 + 1/`CLEAN_MERGE`). The rule is dpwa's own.
+The rule does not detect a peer that does harm slowly. Nor does it detect a peer whose harm lasts
+until its next merge, because then the loss is high, but jumps no more. Nor does it detect a peer
+that does harm in fewer than one of 11 merges (1 + 1/`CLEAN_MERGE`). The rule is dpwa's own.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class Expectation:
-    """The usual change of the loss, in shares of its level."""
+    """The usual change of the loss, as a share of its level."""
 
     change: float
     deviation: float
 
 
 class LossChanges:
-    """The recent losses, and their changes without jumps."""
+    """The recent losses, and the recent changes of the loss that are no jumps."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._changes: deque[float] = deque(maxlen=WINDOW)
 
     def change_to(self, loss: float) -> float | None:
-        """Return the change from the previous loss. `None`: there is none. inf: not finite."""
+        """Return the change from the previous loss, `None` without one, or inf if not finite."""
         if not self._losses:
             return None
         if not math.isfinite(loss):
@@ -72,7 +73,7 @@ class LossChanges:
         return Expectation(middle, DEVIATION_OF_MAD * spread)
 
     def learn(self, loss: float, change: float | None) -> None:
-        """Store a loss and the change to it. A loss that is not finite clears all before."""
+        """Store a loss and the change to it. A loss that is not finite clears all earlier ones."""
         if not math.isfinite(loss):
             self._losses.clear()
             return
@@ -82,36 +83,36 @@ class LossChanges:
 
 
 class Quarantine:
-    """The rule of one node, with `merged` for every merge, `measured` for every loss. Not
-    thread-safe.
+    """The quarantine of one node. Call `merged` after every merge, and `measured` with every loss.
 
-    The loss must have been computed with the parameters after the merges that were noted before.
+    It is not thread-safe. The loss must have been computed with the parameters after the merges
+    that were noted before.
     """
 
     def __init__(
         self, threshold: float = 4.0, strikes: float = 3.0, duration_s: float = 60.0
     ) -> None:
-        """Set the deviations of a jump, the strikes, and the first duration of a quarantine."""
+        """Set the deviations of a jump, the strikes, and the seconds of a first quarantine."""
         self._threshold = threshold
         self._strikes_allowed = strikes
         self._duration_s = duration_s
         self._loss_changes = LossChanges()
-        self._factors: dict[str, float] = {}  # merged since the last loss
+        self._factors: dict[str, float] = {}  # of the peers merged since the last loss
         self._strikes: dict[str, float] = {}
         self._terms: dict[str, int] = {}  # how often each peer was put into quarantine
         self._until: dict[str, float] = {}
 
     def merged(self, peer: str, factor: float) -> None:
-        """Note that a peer was merged with this factor. 0 is no merge."""
+        """Note that a peer was merged with this factor. A factor of 0 is no merge."""
         if factor > 0.0:
             self._factors[peer] = self._factors.get(peer, 0.0) + factor
 
     def measured(self, loss: float | None, now: float, peers: int) -> str | None:
-        """Judge the merges since the last loss by this one, and return the message to log, if any.
+        """Judge the merges since the last loss by this loss. Return a message to log, or `None`.
 
-        If the loss is `None`, it was not measured, and the merges wait for the next one. A loss
-        that is not finite is a jump. The first loss, and the first after one that was not finite,
-        cannot be compared. `peers` counts those in quarantine, too.
+        A loss of `None` was not measured, and the merges wait for the next loss. A loss that is not
+        finite is a jump. The first loss cannot be compared, and neither can the first loss after
+        one that was not finite. `peers` is the number of peers, including those in quarantine.
         """
         if loss is None:
             return None
@@ -119,7 +120,7 @@ class Quarantine:
         self._factors = {}
         change, expected = self._loss_changes.change_to(loss), self._loss_changes.expectation()
         is_outlier = change is not None and self._is_outlier(change, expected)
-        # Without a merge it was the training itself: that is how the loss of this node changes.
+        # Without a merge, the change is the training's own, so it counts as usual for this node.
         self._loss_changes.learn(loss, None if is_outlier and shares else change)
         if change is None:
             return None
@@ -160,12 +161,12 @@ class Quarantine:
         strikes = self._strikes.pop(peer)
         terms = self._terms.get(peer, 0)
         self._terms[peer] = terms + 1
-        # The exponent is bounded, as a float overflows at 2^1024.
+        # The exponent is bounded, because a float overflows at 2^1024.
         duration_s = min(LONGEST_S, self._duration_s * 2.0 ** min(terms, 30))
         self._until[peer] = now + duration_s
         return (
             f"{peer} is not merged for {duration_s:.0f} s: the loss jumped after its merges "
-            f"({strikes:.1f} strikes; the last time {jump})"
+            f"({strikes:.1f} strikes, the last time {jump})"
         )
 
     def _release_all(self, convicts: list[str], peers: int, jump: str) -> str:
@@ -173,9 +174,9 @@ class Quarantine:
         for state in (self._strikes, self._terms, self._until):
             state.clear()
         return (
-            f"the loss jumped after merges with {', '.join(convicts)} ({jump}), but no more than "
-            f"half of {peers} peers are put into quarantine: all are merged again, as the training "
-            "of this node itself may be at fault [DPWA-W046]"
+            f"the loss jumped after merges with {', '.join(convicts)} ({jump}). This node merges "
+            f"all {peers} peers again, because with more than half of them in quarantine, its own "
+            "training may be at fault [DPWA-W046]"
         )
 
 

@@ -1,21 +1,21 @@
-"""Leases of the ranges of a data set: the process that hands out a range, and the done ranges.
+"""Leases of the ranges of a data set: which process has which range, and which ranges are done.
 
 There is a row for each range: `[epoch, former holder, holder, is done]`. A process that changes a
-row sends the new row, with the holder that it knows. The change takes effect only if that is the
-holder, and the range is not done:
+row sends the new row, with the holder that it knows. The change takes effect only if that is still
+the holder, and the range is not done:
 
     free ──claimed by A──► held by A ──acknowledged by A──► done
                              │  ▲
        A is gone: claimed by B  └─ given back: free
 
-So if two processes claim a range, one gets it. An acknowledgement counts only if the range was not
-given to a different process since, and nothing follows on done. So each range is acknowledged once,
-whatever the processes believe of each other. Dead processes must be known only so that all ranges
-are done in the end. A row of an earlier epoch is free in a later one. This is optimistic locking by
-a version (Kung and Robinson, 1981). The holder that counts is a fencing token (Chubby; Burrows,
-2006).
+So if two processes claim a range, one of them gets it. An acknowledgement counts only if the range
+was not given to a different process since, and a done range does not change. So each range is
+acknowledged once, whatever the processes know about each other. Dead processes must only be
+detected so that other processes do their ranges in the end. A row of an earlier epoch is free in a
+later epoch. This is optimistic locking by a version (Kung and Robinson, 1981). The holder that is
+compared is a fencing token (Chubby; Burrows, 2006).
 
-Rows are float64, as tables have numbers only. All of them are whole numbers below 2^53.
+Rows are float64, because tables have only numbers. All numbers are whole and below 2^53.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ID_BITS = 52
 
 
 def holder_id(name: str, incarnation: bytes) -> float:
-    """Return the number of a process in rows, from 1 to 2^52."""
+    """Return the number that identifies a process in rows, from 1 to 2^52."""
     digest = hashlib.blake2b(incarnation + name.encode(), digest_size=8).digest()
     return float((int.from_bytes(digest, "big") >> (64 - _ID_BITS)) + 1)
 
 
 def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
-    """Change float64 rows (n, 4) in place, each where the former holder still holds it."""
+    """Change float64 rows of shape (n, 4) in place, if their former holder is still the holder."""
     is_later = changed[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((changed[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -49,11 +49,11 @@ def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
 
 
 class Leases:
-    """The leases as one process knows them, and its changes: rows in, changed rows out.
+    """The leases that one process knows. The process passes rows in, and gets changed rows.
 
-    It looks for a free range from `first` on, which differs between nodes. A range whose holder
-    lives may be claimed after `lease_s`. `handed_out` are the ranges whose items it gives to its
-    user.
+    A process looks for a free range from `first` on, which differs between nodes. After `lease_s`,
+    it may claim a range even if the holder lives. `handed_out` are the ranges whose items it gives
+    to its user.
     """
 
     def __init__(self, ranges: int, own: float, first: int, lease_s: float) -> None:
@@ -63,7 +63,7 @@ class Leases:
         self._lease_s = lease_s
         self._order = (np.arange(ranges) + first) % ranges
         self._rows = np.zeros((ranges, COLUMNS))
-        self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
+        self._since = np.full(ranges, -math.inf)  # time when each row was first seen as it is
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -80,12 +80,12 @@ class Leases:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranges are done, or a process has begun a later epoch."""
+        """Whether all ranges are done, or some process has begun a later epoch."""
         return bool(self.done.all() or (self._rows[:, EPOCH] > self._number).any())
 
     @property
     def done(self) -> np.ndarray:
-        """Which ranges are done in this epoch, bool of shape (ranges,)."""
+        """The ranges that are done in this epoch, as a bool array of shape (ranges,)."""
         epochs = self._rows[:, EPOCH]
         is_done: np.ndarray = (epochs > self._number) | (
             self._is_now & (self._rows[:, IS_DONE] != 0.0)
@@ -94,13 +94,13 @@ class Leases:
 
     @property
     def has_holders(self) -> bool:
-        """Whether any process has claimed a range, ever."""
+        """Whether any process has ever claimed a range."""
         return bool((self._rows[:, HOLDER] != NOBODY).any())
 
     def candidate(self, living: Collection[float] | None, now: float) -> int | None:
-        """Return a range to claim: a free one, else one whose holder is gone, or `None`.
+        """Return a range to claim: a free range, else a range whose holder is gone, else `None`.
 
-        `living` are the ids of the processes that may live. `None` if they are unknown at present.
+        `living` are the ids of the processes that may be alive, or `None` if they are unknown.
         """
         if self.is_over:
             return None
@@ -110,7 +110,7 @@ class Leases:
         number = self._first_of(is_open & (holders == NOBODY))
         if number is not None:
             return number
-        is_left = holders == self._own  # a claim of this process that had no answer
+        is_left = holders == self._own  # this process claimed the range, but got no answer
         is_left |= now - self._since > self._lease_s
         if living is not None:
             is_left |= ~np.isin(holders, list(living))
@@ -131,7 +131,7 @@ class Leases:
         return self._row(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:
-        """Return the row for a range that was done before all processes began."""
+        """Return the row for a range that was done before all processes started."""
         return self._row(NOBODY, NOBODY, is_done=True)
 
     def is_own(self, number: int) -> bool:
@@ -139,12 +139,12 @@ class Leases:
         return bool(self._is_now[number] and self._rows[number, HOLDER] == self._own)
 
     def is_refused(self, number: int) -> bool:
-        """Return whether a different process holds or has acknowledged a range in this epoch."""
+        """Return whether, in this epoch, a different process holds or has acknowledged a range."""
         return bool(self._is_now[number]) and not self.is_own(number)
 
     @property
     def _number(self) -> float:
-        return float(self.epoch + 1)  # a row of zeros is of no epoch
+        return float(self.epoch + 1)  # so that a row of zeros belongs to no epoch
 
     @property
     def _is_now(self) -> np.ndarray:
@@ -156,10 +156,10 @@ class Leases:
 
 
 class Outstanding:
-    """Ranges that were handed out and not trained on yet, in their order."""
+    """The ranges that were handed out and are not yet used for training, in order."""
 
     def __init__(self) -> None:
-        self._left: deque[list[int]] = deque()  # number of a range, items of it
+        self._left: deque[list[int]] = deque()  # number of a range, and its items that are left
         self.items = 0
 
     def add_range(self, number: int, length: int) -> None:
@@ -167,7 +167,7 @@ class Outstanding:
         self.items += length
 
     def consume(self, items: int) -> list[int]:
-        """Note that this many items were trained on. Return the ranges that end with them."""
+        """Note that this many items were trained on. Return the ranges that are now complete."""
         ended: list[int] = []
         self.items -= items
         while self._left and items >= self._left[0][1]:

@@ -1,11 +1,11 @@
 """Rates: a token bucket, a bucket that several readers share fairly, and the serving budget.
 
-A token bucket fills at `rate_per_s` up to `burst`, and a sender removes the tokens that it sends.
-Source: J. Turner, New Directions in Communications (or Which Way to the Information Age?), IEEE
-Communications Magazine (1986); the meter of RFC 2697.
+A token bucket fills at `rate_per_s` up to `burst`. A sender removes one token for each unit that it
+sends. Source: J. Turner, New Directions in Communications (or Which Way to the Information Age?),
+IEEE Communications Magazine (1986); the meter of RFC 2697.
 
-An amount larger than the burst is let through when the bucket is full, and leaves a debt. So in any
-window of t seconds it lets through at most
+An amount larger than the burst passes when the bucket is full, and leaves a debt. So in any window
+of t seconds, the amount that passes is at most
 
     rate_per_s * t + max(burst, largest amount)
 
@@ -14,17 +14,17 @@ window of t seconds it lets through at most
 >>> bucket.taken(5.0, now=0.4) is None
 True
 
-The serving budget is the share of a core that the requests of others may take.
+The serving budget is the share of a core that requests of peers may use.
 
-It is the generic cell rate algorithm. `due` is the time at which the next request would be read if
-requests arrived evenly and took exactly `share` of the time. One that has cost c seconds of a core
-sets
+The budget follows the generic cell rate algorithm. `due` is the time at which the next request
+would be read if requests arrived evenly and used exactly `share` of the time. A request that has
+used c seconds of processor time sets
 
     due = max(due, now) + c / share
 
-and the next one is too early by `due - now - burst / share` seconds, if that is positive. So in any
-time t they cost at most `share * t + burst`, plus the excess of the last one. Source: ITU-T
-Recommendation I.371 (virtual scheduling), with seconds of a core for cells.
+The next request is too early by `due - now - burst / share` seconds, if that is positive. So in any
+time t, requests use at most `share * t + burst`, plus the excess of the last request. Source: ITU-T
+Recommendation I.371 (virtual scheduling), with seconds of processor time in place of cells.
 
 >>> budget = ServingBudget(share=0.1, burst_s=0.05)
 >>> budget.charge(0.05, now=0.0)
@@ -39,7 +39,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-_ROUNDING = 1e-9  # of sums of floats: a full bucket is full, and who has waited has waited
+_ROUNDING = 1e-9  # of sums of floats, so that a full bucket counts as full
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class TokenBucket:
     """The state of the rule. Every change returns a new value. A new bucket is full."""
 
     rate_per_s: float
-    burst: float  # the most that it holds
-    missing: float = 0.0  # tokens that it lacked to be full at `at`; above `burst`, a debt
-    at: float = -math.inf  # in seconds on any clock that never goes backwards
+    burst: float  # the maximum number of tokens
+    missing: float = 0.0  # tokens that were missing at time `at`; more than `burst` is a debt
+    at: float = -math.inf  # in seconds, on any clock that never goes backwards
 
     def taken(self, amount: float, now: float) -> TokenBucket | None:
         """Remove tokens, or return `None` if there are not enough yet."""
@@ -65,16 +65,16 @@ class TokenBucket:
 
 
 class FairBucket:
-    """A token bucket that several readers share fairly. Not thread-safe.
+    """A token bucket that several readers share fairly. It is not thread-safe.
 
     A claim is tagged with the virtual time at which it would be done, `V + amount`, where V is the
-    tag of the last claim that passed. Of the waiting claims, the one with the lowest tag goes
-    first. So readers that always have something to send get equal numbers of tokens, and a claim
-    waits for a bounded number of others. Source: S. J. Golestani, A Self-Clocked Fair Queueing
+    tag of the last claim that passed. Of the waiting claims, the claim with the lowest tag passes
+    first. So readers that always have data to send get equal numbers of tokens, and a claim waits
+    for a bounded number of other claims. Source: S. J. Golestani, A Self-Clocked Fair Queueing
     Scheme for Broadband Applications (1994).
 
-    A reader that does not claim again within `PATIENCE_S` is forgotten, but until then its claim
-    holds up those behind it.
+    A reader that does not claim again within `PATIENCE_S` is forgotten. Until then, its claim holds
+    up the claims behind it.
     """
 
     PATIENCE_S = 0.25
@@ -85,7 +85,7 @@ class FairBucket:
         self._virtual = 0.0
 
     def claim(self, reader: str, amount: float, now: float) -> bool:
-        """Remove tokens for a reader. `False`: it must wait for its turn or for more tokens."""
+        """Remove tokens for a reader. Return False if it must wait for its turn, or for tokens."""
         self._waiting = {
             r: claim for r, claim in self._waiting.items() if now - claim.asked <= self.PATIENCE_S
         }
@@ -102,7 +102,7 @@ class FairBucket:
         return True
 
     def forget_reader(self, reader: str) -> None:
-        """Drop the claim of a reader that has ended, so that no reader waits for it."""
+        """Drop the claim of a reader that has ended, so that no other reader waits for it."""
         self._waiting.pop(reader, None)
 
     def give_back(self, amount: float) -> None:
@@ -116,7 +116,7 @@ class _WaitingReader(NamedTuple):
 
 
 class ServingBudget:
-    """The used budget. Not thread-safe."""
+    """The used part of the budget. It is not thread-safe."""
 
     def __init__(self, share: float, burst_s: float) -> None:
         self._share = share
@@ -124,6 +124,6 @@ class ServingBudget:
         self._due = -math.inf
 
     def charge(self, cost_s: float, now: float) -> float:
-        """Charge a request's seconds of a core. Return the wait before the next one."""
+        """Charge a request's seconds of processor time. Return the wait before the next request."""
         self._due = max(self._due, now) + cost_s / self._share
         return max(0.0, self._due - now - self._tolerance_s)

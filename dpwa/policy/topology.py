@@ -1,17 +1,18 @@
 """Topologies decide from which peers a node may fetch.
 
     random, full            every node from every other
-    ring, star              a circle, and one node in the middle of all others
-    grid, torus             rows and columns
-    exponential             the nodes 1, 2, 4, 8, ... places further on
-    one_peer_exponential    one of these in each round
+    random, full            all other nodes
+    ring, star              the two neighbours on a circle; one node connected to all others
+    grid, torus             the neighbours in rows and columns
+    exponential             the nodes 1, 2, 4, 8, ... positions ahead
+    one_peer_exponential    one of these nodes in each round
     small_world             a ring with shortcuts
-    file                    edges of the user's own
+    file                    the edges in a file of the user
 
 A topology is a pure function of a node's position, the number of nodes and the round. Flow control
-picks one of these neighbours. docs/topologies.md compares them.
+picks one of the neighbours that the topology returns. docs/topologies.md compares the topologies.
 
-Add one of your own under a name that configurations can use:
+Register your own topology under a name that configurations can use:
 
 >>> from dpwa.policy.topology import register_topology
 >>> @register_topology("chain")
@@ -40,7 +41,7 @@ PeriodRule = Callable[[Any, int], int]
 
 
 def same_every_round(options: object, nodes: int) -> int:  # noqa: ARG001
-    """Period of a topology that never changes: 1 round."""
+    """The period of a topology that never changes, which is 1 round."""
     return 1
 
 
@@ -51,10 +52,10 @@ class Topology:
     Attributes:
         name: its name in configurations.
         options: the model of its options.
-        rule: the function `(options, index, nodes, round_number) -> neighbours`, the positions of
-            the nodes that node `index` pulls from in this round. Positions count from 0.
-        period: the function `(options, nodes) -> rounds`, the number of rounds after which all
-            repeats.
+        rule: the function `(options, index, nodes, round_number) -> neighbours`. It returns the
+            positions of the nodes that node `index` pulls from in this round, counted from 0.
+        period: the function `(options, nodes) -> rounds`. It returns the number of rounds after
+            which the neighbours repeat.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Topology:
 
     @property
     def summary(self) -> str:
-        """A description in one line, the first line of the rule's docstring."""
+        """A description in one line. It is the first line of the rule's docstring."""
         return (self.rule.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -100,17 +101,17 @@ def topology_names() -> tuple[str, ...]:
 def neighbours_of(
     topology: Topology, options: StrictModel, index: int, nodes: int, round_number: int
 ) -> tuple[int, ...]:
-    """Return the nodes that node `index` of `nodes` pulls from in a round, from 0, sorted.
+    """Return the sorted positions, from 0, of the nodes that node `index` pulls from in a round.
 
-    Raises `UserError` if the topology does not fit this number of nodes, or a registered rule
-    returned something else than other nodes, each once.
+    Raises `UserError` if the topology does not fit this number of nodes, or if a registered rule
+    did not return distinct other nodes.
     """
     found = tuple(sorted(topology.rule(options, index, nodes, round_number)))
     in_range = not found or (found[0] >= 0 and found[-1] < nodes)
     if not in_range or index in found or len(set(found)) < len(found):
         raise UserError(
             f"topology {topology.name!r} returned {list(found)} for node {index} of {nodes} in "
-            f"round {round_number}; expected other nodes from 0 to {nodes - 1}, each once"
+            f"round {round_number}. Expected distinct other nodes from 0 to {nodes - 1}"
             " [DPWA-E009]"
         )
     return found
@@ -118,15 +119,15 @@ def neighbours_of(
 
 @dataclass(frozen=True)
 class EdgeList:
-    """The edges of a graph, from the pulling nodes to their sources."""
+    """The edges of a graph. An edge goes from a node that pulls to the node that it pulls from."""
 
-    names: tuple[str, ...]  # of all nodes, in the order of their positions
-    # for each node the positions of those that it pulls from, sorted, each once
+    names: tuple[str, ...]  # the names of all nodes, in order of their positions
+    # for each node, the sorted positions of the nodes from which it pulls, each once
     pulls: tuple[tuple[int, ...], ...]
 
     @classmethod
     def from_pairs(cls, names: Sequence[str], edges: Iterable[tuple[str, str]]) -> EdgeList:
-        """Make the list from pairs `(puller, source)`, which may occur several times."""
+        """Return the list of the pairs `(puller, source)`. A pair may occur several times."""
         position = {name: index for index, name in enumerate(names)}
         pulls: list[set[int]] = [set() for _ in names]
         for puller, source in edges:
@@ -135,12 +136,12 @@ class EdgeList:
 
 
 def edges_topology(edges: EdgeList) -> Topology:
-    """Return the topology `file` with these edges. UserError if the number of nodes differs."""
+    """Return the topology of these edges. `UserError` unless the number of nodes matches."""
 
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
             raise UserError(
-                f"the edges are of {len(edges.names)} nodes, expected {nodes} [DPWA-E011]"
+                f"the edges name {len(edges.names)} nodes, but there are {nodes} [DPWA-E011]"
             )
         return edges.pulls[index]
 
@@ -199,13 +200,13 @@ def log2_ceiling(nodes: int) -> int:
 
 
 def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
-    """Period of `one_peer_exponential` in rounds, max(1, ceil(log2 N))."""
+    """The period of `one_peer_exponential` in rounds: max(1, ceil(log2 N))."""
     return max(1, log2_ceiling(nodes))
 
 
 @register_topology("random")
 def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """All other nodes. Flow control picks one of them."""
+    """All other nodes. Flow control picks one of them in each round."""
     return _others(index, nodes)
 
 
@@ -223,7 +224,7 @@ def ring(options: NoOptions, index: int, nodes: int, round_number: int) -> Seque
 
 @register_topology("grid", LatticeOptions)
 def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Up, down, left and right, in rows and columns with borders."""
+    """The nodes above, below, left and right, in rows and columns with borders."""
     width = columns_of(options.columns, nodes)
     column = index % width
     found = [index - width, index + width]
@@ -238,8 +239,8 @@ def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> 
 def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """A grid whose opposite edges are connected.
 
-    Each row and each column is a circle of all its nodes. If the last row is short, the columns
-    that it does not reach are shorter by one.
+    Each row and each column is a circle. If the last row is short, some columns have one node less
+    than the others.
     """
     width = columns_of(options.columns, nodes)
     row, column = divmod(index, width)
@@ -266,12 +267,12 @@ def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -
 def one_peer_exponential(
     options: NoOptions, index: int, nodes: int, round_number: int
 ) -> Sequence[int]:
-    """One node per round, in turn 1, 2, 4, ... positions ahead.
+    """One node in each round, which is in turn 1, 2, 4, ... positions ahead.
 
     Neighbour (i + 2^(t mod ceil(log2 N))) mod N in round t. With f = 0.5 and snapshots of the same
     round, ceil(log2 N) rounds give the exact mean if and only if N is a power of two.
 
-    Source: Assran et al. (2019) and Ying et al. (2021), as of `exponential`.
+    Source: Assran et al. (2019) and Ying et al. (2021), as for `exponential`.
     """
     k = round_number % exponential_period(options, nodes)
     return _circulant(index, nodes, (2**k,))
@@ -279,7 +280,7 @@ def one_peer_exponential(
 
 @register_topology("star", StarOptions)
 def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The center from all others, all others from the center."""
+    """Each node and the center pull from each other."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
@@ -295,7 +296,7 @@ def small_world(
     nodes: int,
     round_number: int,  # noqa: ARG001
 ) -> Sequence[int]:
-    """Near nodes on a ring, and some shortcuts.
+    """The nearest nodes on a ring, with some random shortcuts.
 
     Source: Watts and Strogatz, "Collective dynamics of small-world networks" (1998).
     """
@@ -305,9 +306,9 @@ def small_world(
 
 @register_topology("file", FileOptions)
 def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The edges in a file, one per line.
+    """The edges in a file, with one edge per line.
 
-    This rule only holds the name: `edges_topology` makes the topology of edges that have been read.
+    This rule only reserves the name. `edges_topology` makes the topology after the file was read.
     """
     raise UserError(f"the edges in {options.path} have not been read [DPWA-E012]")
 
@@ -317,15 +318,15 @@ def _others(index: int, nodes: int) -> Sequence[int]:
 
 
 def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
-    """Return the nodes that are these steps ahead on a circle, each once, without `index`."""
+    """Return the nodes that are this many steps ahead on a circle, each once, without `index`."""
     return sorted({(index + step) % nodes for step in steps} - {index})
 
 
 def columns_of(columns: int | None, nodes: int) -> int:
-    """Return the number of nodes in a row. `None` chooses the most square rectangle of N nodes.
+    """Return the number of nodes in a row. For `None`, the N nodes form a rectangle.
 
-    If even that is more than twice as wide as high (for example if N is prime), it is
-    ceil(sqrt(N)).
+    The rectangle is as square as possible. If it would be more than twice as wide as high (for
+    example if N is prime), a row has ceil(sqrt(N)) nodes.
     """
     if columns is not None:
         return min(columns, nodes)
@@ -334,15 +335,15 @@ def columns_of(columns: int | None, nodes: int) -> int:
     return nodes // rows if nodes // rows <= widest else math.isqrt(nodes - 1) + 1
 
 
-@lru_cache(maxsize=8)  # every node asks for its part of the same graph, round after round
+@lru_cache(maxsize=8)  # every node asks for its neighbours in the same graph in every round
 def small_world_graph(
     nodes: int, neighbours: int, rewired: float, seed: int
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sorted neighbours of each node in a graph of Watts and Strogatz (1998).
 
-    On a ring each node has edges to the `neighbours` nearest ones. Then each edge's far end moves,
-    with probability `rewired`, to a random node that is no neighbour yet. An edge of the ring is
-    restored if the graph would fall apart otherwise, so it is always connected.
+    Each node on a ring is connected to the `neighbours` nearest nodes. Then the far end of each
+    edge moves, with probability `rewired`, to a random node that is no neighbour yet. If the graph
+    would fall apart, an edge of the ring is restored, so the graph is always connected.
     """
     rng = random.Random(f"{seed} {nodes}")
     graph = [_nearest(index, nodes, neighbours) for index in range(nodes)]
@@ -360,20 +361,20 @@ def _nearest(index: int, nodes: int, neighbours: int) -> set[int]:
 
 
 def _rewire(graph: list[set[int]], index: int, other: int, rng: random.Random) -> None:
-    """Move the far end of an edge, unless it has moved before, or no node is left for it."""
+    """Move the far end of an edge, unless it has moved before, or no other node is free."""
     taken = graph[index]
     if other not in taken or len(taken) == len(graph) - 1:
         return
     drawn = index
     while drawn == index or drawn in taken:
-        # Of `Random`, only `random()` promises the same numbers in every version of Python.
+        # Only the method `random` of `Random` returns the same numbers in every Python version.
         drawn = int(rng.random() * len(graph))
     _disconnect(graph, index, other)
     _connect(graph, index, drawn)
 
 
 def _join(graph: list[set[int]]) -> None:
-    """Connect each node to the next one on the ring that it cannot reach."""
+    """Connect each node to the next node on the ring, if it cannot reach that node."""
     part = _parts(graph)
     for index in range(len(graph) - 1):
         if part[index] != part[index + 1]:
@@ -383,7 +384,7 @@ def _join(graph: list[set[int]]) -> None:
 
 
 def _parts(graph: list[set[int]]) -> list[int]:
-    """Return for each node the number of the connected part that it lies in."""
+    """Return for each node the number of the connected part that contains it."""
     part = [-1] * len(graph)
     for start in range(len(graph)):
         waiting = [start] if part[start] < 0 else []

@@ -1,7 +1,8 @@
 """Barriers: every member counts its passed barriers, and reports whether it waits in one.
 
 A member passes a barrier when all other members wait in the same barrier, or have passed it. So a
-late member is not excluded, and a member that was away catches up with the others.
+late member is not excluded, and a member that was away catches up with the others. A collective of
+the group would exclude both.
 """
 
 from __future__ import annotations

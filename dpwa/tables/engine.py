@@ -20,9 +20,9 @@ from queue import Empty, SimpleQueue
 
 from dpwa import fault_points
 from dpwa.clock import AwakeClock
+from dpwa.collectives.admission import ASK_EVERY_S, MEET_S
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Reply
 from dpwa.policy import ballots

@@ -72,8 +72,9 @@ class Tables(Closeable):
         self._contacts = collectives.contacts
         self._sync = sync
         self._made = 0
-        self._runner = collectives.runner(TAG, admits_at_once=True)
-        group, contacts, runtime = self._runner.group, collectives.contacts, node.runtime
+        self._group = group = collectives.group(TAG)
+        group.admit_at_once()
+        contacts, runtime = collectives.contacts, node.runtime
         self.runtime, self.own_life = runtime, contacts.own
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         contacts.offer_memory()
@@ -86,7 +87,7 @@ class Tables(Closeable):
         with group.lock:  # so that no view starts between these two calls
             group.watch(engine.view_changed)
             engine.view_changed(group.view)
-        self._user = User(node, pending, engine, self._runner, contacts)
+        self._user = User(node, pending, engine, group, contacts)
         self._user.timeout_s = patience_s
         engine.start()
         finalize(self._user, _retire, engine, group)
@@ -146,7 +147,7 @@ class Tables(Closeable):
     @property
     def members(self) -> tuple[str, ...]:
         """The names of the current members, in the order of ranks."""
-        return self._runner.group.view.names
+        return self._group.view.names
 
     @property
     def lives(self) -> frozenset[Member] | None:
@@ -154,7 +155,7 @@ class Tables(Closeable):
 
         `None` as long as the process of a member is unknown.
         """
-        view, contacts = self._runner.group.view, self._contacts
+        view, contacts = self._group.view, self._contacts
         met = {Member(name, contacts.incarnation(name)) for name in view.names}
         lives = frozenset(m for m in {contacts.own, *met, *view.members} if m.incarnation)
         return lives if {life.name for life in lives} >= set(view.names) else None
@@ -194,7 +195,7 @@ class Tables(Closeable):
             log.warning("additions may be lost: %s [DPWA-W036]", error.text)
         finally:
             self._user.close()
-            self._runner.group.leave_group()
+            self._group.leave_group()
 
     def _counted(self, make: Callable[[int], T]) -> T:
         """Return a table. If making it timed out, its number is free, and you can try again."""

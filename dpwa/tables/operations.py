@@ -11,9 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from dpwa.clock import Deadline
+from dpwa.collectives.admission import get_in
+from dpwa.collectives.call import SHORTEST_SLEEP_S
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.runner import Runner
-from dpwa.collectives.workspace import SHORTEST_SLEEP_S
+from dpwa.collectives.group import Group
 from dpwa.errors import (
     ClosedError,
     DpwaError,
@@ -66,13 +67,13 @@ class User:
         node: Node,
         pending: PendingOperations,
         engine: Engine,  # its methods must be called on its own thread
-        runner: Runner,  # lets an evicted node rejoin the group
+        group: Group,  # of the nodes that use tables
         contacts: Contacts,  # members on this host share their memory
     ) -> None:
         self._node = node
         self.pending = pending
         self._engine = engine
-        self._runner = runner
+        self._group = group
         self._contacts = contacts
         self.runtime = node.runtime
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
@@ -132,15 +133,15 @@ class User:
         self.pending.raise_left_out()
 
     def _present(self) -> Present | None:
-        present, group = self.pending.present, self._runner.group
+        present, group = self.pending.present, self._group
         is_now = present.is_ready and present.view == group.view and not group.is_evicted
         return present if is_now else None
 
     def _get_in(self, deadline: Deadline) -> None:
-        if not self._runner.group.is_evicted:
+        if not self._group.is_evicted:
             return
         try:
-            self._runner.get_in(max(deadline.remaining_s(), LOOK_EVERY_S))
+            get_in(self._group, max(deadline.remaining_s(), LOOK_EVERY_S))
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
@@ -149,7 +150,7 @@ class User:
             ) from None
 
     def _state(self) -> str:
-        group = self._runner.group
+        group = self._group
         names = group.ranks or group.view.names
         unreachable = [name for name in names if not self._contacts.is_up(name)]
         others = [name for name in unreachable if name != self._contacts.own.name]

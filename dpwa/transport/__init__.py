@@ -1,1 +1,1 @@
-"""ZeroMQ sockets, their addresses and their options. Each socket belongs to one thread."""
+"""ZeroMQ sockets, with their addresses and options. Each socket belongs to one thread."""

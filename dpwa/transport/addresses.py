@@ -1,4 +1,4 @@
-"""Host names in ZeroMQ endpoints."""
+"""Host names and addresses in endpoints, and the ports of this machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 
-FIRST_PORT = 20_470  # of the nodes of each machine, where all have to know it
+FIRST_PORT = 20_470  # the first port that nodes use, if all nodes must know their ports
 _PORTS_TRIED = 1000
-_LISTENS = "0A"  # a state of TCP, as /proc/net has it
-_SHOWN_CHARACTERS = 60  # of a command
+_LISTENS = "0A"  # the listening state of TCP in /proc/net
+_SHOWN_CHARACTERS = 60  # of a command line
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def resolved(endpoint: str) -> str:
-    """Return the endpoint to listen on, with the address of a host name, or
-    raise `AddressError`.
+    """Return an endpoint to listen on, in which a host name is replaced by its address. Raises
+    `AddressError` if there is none.
     """
     any_port = endpoint.startswith("tcp://") and endpoint.endswith(":0")
     address = split_tcp(endpoint[:-1] + "1" if any_port else endpoint)
@@ -28,16 +28,16 @@ def resolved(endpoint: str) -> str:
     host, port = address[0], 0 if any_port else address[1]
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter: no name at all, such as `a..b`
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid name, such as `a..b`
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise AddressError(f"cannot listen on {endpoint}: {reason} [DPWA-E051]") from None
-    # IPv4 first: it is what peers try for a name such as localhost.
+    # IPv4 first, because peers try IPv4 for a name such as localhost.
     _, _, _, _, first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return tcp_endpoint(str(first[0]), port)
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """Return a socket that listens at a name (IPv4 first), an address, or `*`, with IPv6."""
+    """Return a socket that listens at a name (IPv4 first), an address, or `*` (with IPv6)."""
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
     found = socket.getaddrinfo(
@@ -50,7 +50,7 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(address)
-        listener.listen(backlog)  # only listening conflicts with another's reuse
+        listener.listen(backlog)  # because without it, SO_REUSEADDR hides that a port is in use
     except OSError:
         listener.close()
         raise
@@ -58,7 +58,7 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
 
 
 def holder(port: int) -> str:
-    """Describe the process with a TCP port, if /proc shows it, as ` by process 7 (python x)`."""
+    """Describe the process that uses a TCP port, such as ` by process 7 (python x)`, or ""."""
     held = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
@@ -79,8 +79,8 @@ def holder(port: int) -> str:
 
 
 def free_range(host: str, count: int) -> str:
-    """Say which ports one after the other are free, of those that no outgoing connection gets."""
-    first, host = FIRST_PORT, "*" if is_name(host) else host  # to look up a name may take long
+    """Return a range of `count` free ports, outside of the ports of outgoing connections."""
+    first, host = FIRST_PORT, "*" if is_name(host) else host  # a look-up may take long
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS_TRIED):
         try:
             listening(host, port).close()
@@ -92,7 +92,7 @@ def free_range(host: str, count: int) -> str:
 
 
 def all_resolved(endpoint: str) -> tuple[str, ...]:
-    """Return the endpoints of a host name, IPv4 first. `AddressError` if none. It may take long."""
+    """Return the endpoints of a host name, IPv4 first, or raise `AddressError`. May take long."""
     address = split_tcp(endpoint)
     if address is None or not is_name(address[0]):
         return (endpoint,)
@@ -108,7 +108,7 @@ def all_resolved(endpoint: str) -> tuple[str, ...]:
 
 
 def is_name(host: str) -> bool:
-    """Tell whether a host has to be looked up."""
+    """Tell whether a host is a name that must be looked up."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -117,7 +117,7 @@ def is_name(host: str) -> bool:
 
 
 def has_address(host: str) -> bool:
-    """Tell whether a host is an address, or a name that has one just now."""
+    """Tell whether a host is an address, or a name that has an address now."""
     try:
         return bool(all_resolved(tcp_endpoint(host, 1)))
     except AddressError:
@@ -125,7 +125,7 @@ def has_address(host: str) -> bool:
 
 
 def local_address(toward: str) -> str:
-    """Return this machine's address toward a host, or `127.0.0.1`. Nothing is sent."""
+    """Return the address of this machine on the route to a host, or `127.0.0.1`. Sends nothing."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -136,7 +136,7 @@ def local_address(toward: str) -> str:
 
 
 def is_of_this_machine(endpoint: str) -> bool:
-    """Tell whether only processes of this machine can connect to a resolved endpoint."""
+    """Tell whether only processes on this machine can connect to a resolved endpoint."""
     address = split_tcp(endpoint)
     if address is None:
         return not endpoint.startswith("tcp://")
@@ -147,16 +147,16 @@ def is_of_this_machine(endpoint: str) -> bool:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Return whether a host is a different machine. Names, never looked up, count as such."""
+    """Return whether a host is a different machine. A name counts as one, without a look-up."""
     address = _ip_address("127.0.0.1" if host == "localhost" else host)
     return address is None or not (address.is_loopback or _is_own(address))
 
 
 def is_at(endpoint: str, source: str) -> bool:
-    """Return whether a node at `source` may have an endpoint called, which must be its own.
+    """Return whether an endpoint belongs to `source`, so that a node there may have it called.
 
-    A process of this machine may name any address of this machine, and a socket in the file system
-    only over such a socket. Names are not looked up, because that would reveal as much as a
+    A process of this machine may name any address of this machine. It may name a socket in the file
+    system only over such a socket. Names are not looked up, because a look-up reveals as much as a
     connection.
     """
     address, sender = split_tcp(endpoint), _ip_address(source)
@@ -169,7 +169,7 @@ def is_at(endpoint: str, source: str) -> bool:
 
 
 def is_local(source: str) -> bool:
-    """Return whether a request arrived over a socket in the file system."""
+    """Return whether a request came over a socket in the file system."""
     return bool(source) and _ip_address(source) is None
 
 
@@ -182,7 +182,7 @@ def _ip_address(text: str) -> IpAddress | None:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Return whether an address is one of this machine, to which a socket can be bound."""
+    """Return whether an address belongs to this machine, so that a socket can be bound to it."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,7 +1,7 @@
-"""Authenticator counts connections, answers ZeroMQ's questions about keys, and renews the keys.
+"""Authenticator counts connections, answers ZeroMQ's questions about keys, and reloads the keys.
 
-ZAP (https://rfc.zeromq.org/spec/27): when a peer has proved to own a key, ZeroMQ asks at
-`inproc://zeromq.zap.01` of the context whether it may connect, and waits for the answer.
+When a peer has proved that it owns a key, ZeroMQ asks whether the peer may connect, and waits for
+the answer. It asks at `inproc://zeromq.zap.01` of the context (https://rfc.zeromq.org/spec/27).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dpwa.transport.sockets import Context, Socket
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 RELOAD_EVERY_S = 1.0
-TAKEN_PER_TURN = 64  # questions, and events, before others have their turn
-EVENT = struct.Struct("=Hi")  # what it is, and a value: see zmq_socket_monitor(3)
+TAKEN_PER_TURN = 64  # questions, and also events, before the thread does other work
+EVENT = struct.Struct("=Hi")  # event and value, see zmq_socket_monitor(3)
 
 
 class Authenticator:
-    """Serves one authorizer. The thread that owns the listening socket makes and closes it.
+    """Serves one authorizer. The thread of the listening socket creates and closes it.
 
-    It must exist before that socket, and as long, because ZeroMQ's own thread waits for it.
-    `changed` is called whenever the allowed keys change.
+    It must exist before that socket, and until it is closed, because ZeroMQ's own thread waits for
+    answers. `changed` is called when the allowed keys have changed.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Authenticator:
 
     @property
     def sockets(self) -> list[Socket]:
-        """The sockets to poll. When one is readable, call `process_events`."""
+        """The sockets to poll. If one of them is readable, call `process_events`."""
         return [each for each in (self._monitor, self._zap) if each is not None]
 
     def renew(self) -> None:
-        """Prepare for a new listening socket, before that is made."""
+        """Prepare for a new listening socket. Call this before the socket is created."""
         self._monitor.close(0)
         self._authorizer.renew()
         self._monitor = self._new_monitor()
 
     def _new_monitor(self) -> Socket:
-        # Connected before there is anything to hear: ZeroMQ's own thread would wait for a listener,
-        # and also for room in a queue that has a bound.
+        # Connected before the first event, because ZeroMQ's own thread waits for a listener. The
+        # queue has no limit, because that thread would also wait for room in the queue.
         monitor: Socket = self._context.socket(zmq.PAIR)
         monitor.linger = 0
         monitor.rcvhwm = 0
@@ -64,7 +64,7 @@ class Authenticator:
         return monitor
 
     def process_events(self) -> None:
-        """Answer questions about keys, and note events of the listening socket."""
+        """Answer questions about keys, and count events of the listening socket."""
         if self._zap is not None:
             for _ in range(TAKEN_PER_TURN):
                 try:
@@ -77,11 +77,11 @@ class Authenticator:
                 event, value = EVENT.unpack(self._monitor.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            self._monitor.recv()  # the endpoint, which is the same for all
+            self._monitor.recv()  # the endpoint, which is the same for all events
             self._authorizer.note(event, value)
 
     def tick(self, now: float) -> None:
-        """Read the keys again when that is due. `now` is in seconds of any clock."""
+        """Reload the keys when it is due. `now` is in seconds, on any clock."""
         if now < self._reload_at:
             return
         self._reload_at = now + RELOAD_EVERY_S
@@ -89,13 +89,13 @@ class Authenticator:
             self._changed()
 
     def close(self) -> None:
-        """Close the sockets, once those that ask are closed."""
+        """Close the sockets, after the sockets that need answers are closed."""
         for each in self.sockets:
             each.close(0)
 
 
 def _answer(authorizer: Authorizer, question: list[bytes]) -> list[bytes]:
-    """Answer one question. ZeroMQ itself asks, so its form is right."""
+    """Answer one question. It has a valid form, because ZeroMQ itself asks."""
     to, empty, _version, request, _domain, address, _routing, _mechanism, key = question
     public = z85.encode(key).decode()
     is_allowed = authorizer.judge(public, address.decode())

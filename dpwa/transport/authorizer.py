@@ -1,8 +1,8 @@
-"""Authorizer: the nodes that may connect to a node, and whose messages are accepted.
+"""Authorizer: which nodes may connect to a node, and whose messages are accepted.
 
-ZeroMQ asks whether a peer may connect once, at the handshake (see authenticator.py). So messages on
-a connection are checked again against the currently allowed keys. It also counts connections,
-refused ones and silent ones.
+ZeroMQ asks only once whether a peer may connect, at the handshake (see authenticator.py). So the
+key of each message's connection is checked again. The authorizer also counts connections, refused
+connections, and connections without a message.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ log = logging.getLogger("dpwa.gate")
 
 Socket = zmq.Socket[bytes]
 
-MONITOR_ENDPOINT = "inproc://dpwa-gate"  # one in each context, and every node has its own
+MONITOR_ENDPOINT = "inproc://dpwa-gate"  # unique in a context, and every node has its own context
 ZAP_DOMAIN = b"dpwa"
 
 ACCEPTED = int(zmq.EVENT_ACCEPTED)
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 HANDSHAKE_FAILED_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-# Why a handshake failed, as the side sees it that was connected to.
+# Why a handshake failed, from the view of the node that was connected to.
 FAILURES = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "unknown_key",  # or revoked
-    HANDSHAKE_FAILED_PROTOCOL: "protocol",  # keys where there are none, or none; or nonsense
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "unknown_key",  # or a revoked key
+    HANDSHAKE_FAILED_PROTOCOL: "protocol",  # keys on one side only, or garbage
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "broken_off",  # or too slow
 }
-# What came was encrypted for another key than that of this node: the other side has a wrong one.
+# The data were encrypted for a different key than this node's, so the peer has a wrong key.
 WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 EVENTS = ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
 class Authorizer:
-    """An authorizer that is open to every node, for `security: none`. It counts connections."""
+    """An authorizer that admits every node, for `security: none`. It counts connections."""
 
     keyring: Keyring | None = None
 
     def __init__(self) -> None:
         self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
         self._accepted = self._unheard = 0
-        self.ended = 0  # connections
+        self.ended = 0  # number of connections that have ended
         self._heard: set[int] = set()
-        self._renewed = 0  # how often the socket was made anew
+        self._renewed = 0  # number of times that the socket was replaced
 
     @property
     def monitor_endpoint(self) -> str:
-        """The address of the socket's monitor. Each socket has its own, as old ones end later."""
+        """The address of the socket's monitor. Each socket has its own, because old ones linger."""
         return f"{MONITOR_ENDPOINT}-{self._renewed}"
 
     def guard(self, router: Socket) -> None:
-        """Let a socket report connections. Its thread calls this before it is bound."""
+        """Let a socket report its connections. The socket's thread calls this before the bind."""
         router.monitor(self.monitor_endpoint, EVENTS)
 
     def renew(self) -> None:
-        """Note that a new socket is made, so that all connections are new."""
+        """Note that the socket is replaced, so that all connections are new."""
         self._renewed += 1
         self.ended = self._accepted
         self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
-        """Return whether messages of a user are accepted now. It is cheap. Any thread may ask."""
+        """Return whether messages of a user are accepted now. Any thread may ask, at low cost."""
         return True
 
     def judge(self, public: str, address: str) -> bool:  # noqa: ARG002
-        """Tell whether the owner of a key may connect."""
+        """Tell whether the owner of a public key may connect."""
         return True
 
     def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
@@ -79,32 +79,32 @@ class Authorizer:
         return None
 
     def speaks_for(self, user_id: str | None, name: str) -> bool:  # noqa: ARG002
-        """Tell whether a user may say that it is the node of this name."""
+        """Tell whether a user may send messages in the name of a node."""
         return True
 
     def mark_heard(self, descriptor: int) -> None:
         self._heard.add(descriptor)
 
     def note(self, event: int, value: int) -> None:
-        """Count an event of `EVENTS` from the socket. Called by the authenticator.
+        """Count an event of the socket, one of `EVENTS`. The authenticator calls this.
 
-        `value` is the descriptor of the connection, or the fault of a handshake. If a frame is too
-        long, or there is no handshake at all, ZeroMQ reports only that the connection has ended.
+        `value` is the descriptor of the connection, or the error of a handshake. If a frame is too
+        long, or if no handshake arrives, ZeroMQ reports only that the connection has ended.
         """
         if event == ACCEPTED:
             self._accepted += 1
         elif event == DISCONNECTED:
             self.ended += 1
             self._unheard += value not in self._heard
-            self._heard.discard(value)  # the next one may have the same
+            self._heard.discard(value)  # the next connection may have the same descriptor
         elif event in FAILURES:
             is_key = event == HANDSHAKE_FAILED_PROTOCOL and value == WRONG_KEY
             self._refused["unknown_key" if is_key else FAILURES[event]] += 1
 
     def report(self) -> JsonObject:
-        """Count the handshakes that were refused, by reason."""
+        """Return the number of refused handshakes, by reason."""
         return dict(self._refused)
 
     def connections(self) -> JsonObject:
-        """Count the connections: accepted ones, ended ones, and ended ones without a message."""
+        """Return the number of connections: accepted, ended, and ended without a message."""
         return {"accepted": self._accepted, "ended": self.ended, "unheard": self._unheard}

@@ -1,4 +1,4 @@
-"""Calls, which ask one question at one address, on a separate connection."""
+"""Calls: single questions to an address, each on a separate connection."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FRAMES_PER_TURN = 16
 @dataclass(frozen=True)
 class NoAnswer:
     problem: str
-    is_reached: bool = False  # there was somebody
+    is_reached: bool = False  # whether a process answered or accepted the connection
 
 
 @dataclass(frozen=True)
 class Question:
-    name: str  # who should be there; empty if that is not known
+    name: str  # the expected node; empty if unknown
     endpoint: str
     message: Callable[[], tuple[Message, Frame | None]]
     answered: Callable[[Message, Frame], None]
-    failed: Callable[[NoAnswer], None]  # called, if there is no answer in time, with the reason
+    failed: Callable[[NoAnswer], None]  # called with the reason if there is no answer in time
     timeout_s: float
-    purpose: str = ""  # for whoever asks
+    purpose: str = ""  # for the code that asks
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Call:
 
 
 class Calls:
-    """The calls under way, at most `most` at once. One thread owns this."""
+    """The calls in progress, at most `most` at once. They belong to one thread."""
 
     def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MAX_CALLS) -> None:
         self._most = most
@@ -56,21 +56,21 @@ class Calls:
         self._calls: dict[str, _Call] = {}
 
     def open(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Begin, with sockets of this context. The poller wakes the thread that owns this."""
+        """Start, with sockets of this context. `poller` is what the owning thread polls."""
         self._zmq_context, self._poller = zmq_context, poller
 
     def question_at(self, endpoint: str) -> Question | None:
-        """Return the current question at an address, or `None`."""
+        """Return the question that is in progress at an address, or `None`."""
         call = self._calls.get(endpoint)
         return None if call is None else call.question
 
     def has_room(self, purpose: str, most: int) -> bool:
-        """Return whether there is room for a call, and fewer than `most` have this purpose."""
+        """Return whether another call may start, and fewer than `most` have this purpose."""
         alike = sum(call.question.purpose == purpose for call in self._calls.values())
         return len(self._calls) < self._most and alike < most
 
     def start(self, question: Question) -> bool:
-        """Begin a call. Return whether there was room for it, and no other call to that address."""
+        """Start a call. Return False if there is no room, or a call to that address."""
         if self._zmq_context is None or len(self._calls) >= self._most:
             return False
         if question.endpoint in self._calls:
@@ -87,12 +87,12 @@ class Calls:
         return True
 
     def go_on(self) -> None:
-        """Continue all calls: send, receive answers, and end those that are over."""
+        """Continue all calls: send questions, receive answers, and end calls that are over."""
         for call in list(self._calls.values()):
             self._look_at(call)
 
     def close(self) -> None:
-        """End all calls without notice. There can be no further calls."""
+        """End all calls without calling `failed`. No more calls can start."""
         self._zmq_context = None
         for call in list(self._calls.values()):
             self._end(call)
@@ -112,13 +112,13 @@ class Calls:
                 break
             if self._is_answer(call, frames):
                 return
-        is_lost = frames is None and call.link.state is LinkState.DOWN  # else more may have come
+        is_lost = frames is None and call.link.state is LinkState.DOWN  # else read more answers
         if is_lost or self._clock.now() >= call.expires:
             self._end(call)
             call.question.failed(_no_answer(call))
 
     def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
-        """Tell whether this ends a call, and end it."""
+        """Tell whether these frames end a call. If so, end it."""
         question = call.question
         try:
             message, payload = decode(frames)
@@ -126,7 +126,7 @@ class Calls:
             self._end(call)
             question.failed(NoAnswer(str(error), is_reached=True))
             return True
-        if isinstance(message, GoAway):  # it has many clients; the answer comes all the same
+        if isinstance(message, GoAway):  # the node has many clients, and still answers
             return False
         self._end(call)
         try:

@@ -12,7 +12,7 @@ from dpwa.transport.keys import fingerprint
 
 log = logging.getLogger("dpwa.gate")
 
-STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
+STRANGERS_NAMED = 64  # unknown keys that are logged, each once; others are only counted
 
 
 class CurveAuthorizer(Authorizer):
@@ -31,7 +31,7 @@ class CurveAuthorizer(Authorizer):
         router.curve_server = True
         router.curve_secretkey = self.keyring.own.secret.reveal()
         router.zap_domain = ZAP_DOMAIN
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # where nobody answers, nobody gets in
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an authenticator, refuse all peers
         super().guard(router)
 
     def is_allowed(self, user_id: str | None) -> bool:
@@ -39,7 +39,7 @@ class CurveAuthorizer(Authorizer):
         return self.keyring.name_of(user_id) is not None
 
     def name_of(self, user_id: str | None) -> str | None:
-        """Return the name of the node whose key a user has, or `None` if it is not allowed now."""
+        """Return the name of the node that owns a key, or `None` if the key is not allowed now."""
         return self.keyring.name_of(user_id)
 
     def speaks_for(self, user_id: str | None, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Sockets in the file system, with one owner at a time.
+"""Sockets in the file system, each with one owner at a time.
 
-ZeroMQ removes any file at the path of an `ipc` endpoint before it listens there, even the socket of
-a living process or a file that is no socket. It also leaves its own file behind.
+Before ZeroMQ listens on an `ipc` endpoint, it removes any file at that path, even the socket of a
+living process, or a file that is no socket. It also leaves its own file behind.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ IN_USE = "another process listens there"
 
 @contextmanager
 def claimed(endpoint: str) -> Iterator[None]:
-    """Own the path of an `ipc` endpoint as long as the context lasts. `tcp` does not need this.
+    """Own the path of an `ipc` endpoint until the context ends. For `tcp`, do nothing.
 
-    Enter it before the socket is bound and leave it when it is closed. The lock is on a file next
-    to the path and ends with the process, so a path whose owner was killed is free at once. Raises
-    `AddressError` if a living process listens there, a file that is no socket is there, or the
-    folder cannot be written.
+    Enter the context before the socket is bound, and leave it after the socket is closed. A lock on
+    a file next to the path ends with the process, so the path of a killed process is free at once.
+    Raises `AddressError` if a living process listens there, if there is a file that is no socket,
+    or if the folder cannot be written.
     """
     path = ipc_path(endpoint)
     if path is None:
@@ -53,21 +53,21 @@ def claimed(endpoint: str) -> Iterator[None]:
 
 
 def _obstacle(path: str) -> str:
-    """Return why a socket cannot listen at the path, or "" if nothing is in the way."""
+    """Return why a socket cannot listen at a path, or "" if it can."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return ""
     if not stat.S_ISSOCK(mode):
-        return "a file that is no socket is there"
-    # One that knows nothing of the lock may listen.
+        return "there is a file that is no socket"
+    # A process that does not use the lock may listen.
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             return ""
-        except BlockingIOError:  # so many wait to be accepted that no more may
+        except BlockingIOError:  # the queue of connections to accept is full
             return IN_USE
         except OSError as error:
             return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Keyring: a node's own keys, and the current keys of the nodes that it connects to."""
+"""Keyring: a node's own keys, and the current keys of the nodes to which it connects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpwa.transport.keys import KeyFolder, KeyPair, require_curve
 
 log = logging.getLogger("dpwa.keys")
 
-Look = tuple[tuple[str, int, int, int, int, int], ...]  # of each file: what changes when it does
+Look = tuple[tuple[str, int, int, int, int, int], ...]  # the status of each file, to see changes
 
 
 @dataclass(frozen=True)
 class LinkKeys:
-    """The keys for a connection to a node: this node's own keys, and the other's public key."""
+    """The keys for a connection to a node: this node's key pair, and the node's public key."""
 
     own: KeyPair
     theirs: str
@@ -27,17 +27,17 @@ class LinkKeys:
 
 @dataclass(frozen=True)
 class _Allowed:
-    """Public keys by name and names by public key. It is never changed, only replaced."""
+    """The allowed keys, by name and by key. It is never changed, only replaced."""
 
     keys: Mapping[str, str]
     names: Mapping[str, str]
 
 
 class Keyring:
-    """The nodes that a node knows by key. One thread calls `reload`, any thread everything else.
+    """The nodes whose keys a node knows. One thread calls `reload`. Any thread calls the rest.
 
-    `told` keys are allowed in addition to those in the folder. Raises `UserError` if there is no
-    CURVE, the secret key of the node is missing, or other users can read it or add keys to the
+    `told` keys are allowed in addition to the keys in the folder. Raises `UserError` without CURVE,
+    if the secret key of the node is missing, or if other users can read it or add keys to the
     folder.
     """
 
@@ -55,7 +55,7 @@ class Keyring:
         self.reload()
 
     def for_link(self, name: str) -> LinkKeys | None:
-        """Return the keys for a connection to a node, or `None` if its key is not known."""
+        """Return the keys for a connection to a node, or `None` if the node's key is unknown."""
         theirs = self._allowed.keys.get(name)
         return None if theirs is None else LinkKeys(self.own, theirs)
 
@@ -64,15 +64,15 @@ class Keyring:
         return None if public is None else self._allowed.names.get(public)
 
     def missing(self, name: str) -> str:
-        """Return a message that a node's key is missing, and where. The name may be empty."""
+        """Return a message that the key of a node is missing, with the place. `name` may be ""."""
         if not name:
-            return "whose key it has is not known: its address should be NAME@tcp://host:port"
+            return "the node at this address is unknown. Write the address as NAME@tcp://host:port"
         return f"no key of {name} in {self._folder.allowed}"
 
     def reload(self) -> bool:
         """Read the folder again. Return whether the allowed keys have changed.
 
-        If the folder cannot be read, or others could have added keys there, nothing changes.
+        If the folder cannot be read, or if other users could have added keys, nothing changes.
         """
         try:
             self._folder.require_closed()
@@ -84,8 +84,8 @@ class Keyring:
             code = "" if isinstance(error, UserError) else " [DPWA-W048]"
             self._tell([f"keys are not read again: {error}{code}"])
             return False
-        # Once more next time: a second change within one tick of the file system's clock would
-        # leave files that look the same; and what could not be read may be readable by then.
+        # The next call reads again, because a second change within one tick of the file system's
+        # clock leaves files that look the same, and because unreadable files may be readable then.
         self._is_settled = seen == self._seen and not self._problems
         self._seen = seen
         before, self._allowed = self._allowed, found
@@ -106,7 +106,7 @@ class Keyring:
         return _Allowed(keys, names)
 
     def _tell(self, problems: list[str]) -> None:
-        """Log each problem once, as long as it lasts."""
+        """Log each problem once, until it is over."""
         for problem in problems:
             if problem not in self._problems:
                 log.error("%s", problem)
@@ -136,6 +136,6 @@ def _look(folder: Path) -> Look:
 def _look_at(entry: os.DirEntry[str]) -> tuple[str, int, int, int, int, int]:
     try:
         s = entry.stat()
-    except OSError:  # a link to nothing, or a file that is just being removed
+    except OSError:  # a broken link, or a file that is being removed
         return entry.name, 0, 0, 0, 0, 0
     return entry.name, s.st_ino, s.st_size, s.st_mode, s.st_mtime_ns, s.st_ctime_ns

@@ -1,14 +1,14 @@
-"""Keys of nodes, their files, and checks of who else can read these.
+"""The keys of nodes, their files, and checks that other users cannot read or replace the files.
 
     keys/w1.key            the secret key of the node w1; only its owner may read the file
-    keys/allowed/w1.pub    the public keys of the nodes that may talk to those of this folder
+    keys/allowed/w1.pub    the public keys of all nodes that may connect
     keys/allowed/w2.pub
 
-A file is one line, and comments that begin with `#`:
+A file has one line with a key, and comments that begin with `#`:
 
     dpwa-public-key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
 
-The name of a file is the name of the node, and a key belongs to one name. All errors are
+The name of a file is the name of the node, and each key belongs to one name. All errors are
 `UserError`.
 """
 
@@ -35,17 +35,17 @@ SECRET_SUFFIX = ".key"  # noqa: S105
 PUBLIC_SUFFIX = ".pub"
 ALLOWED = "allowed"
 
-_SECRET = "dpwa-secret-key"  # noqa: S105  (the word before it, not the key)
+_SECRET = "dpwa-secret-key"  # noqa: S105  (the word before the key, not the key)
 _PUBLIC = "dpwa-public-key"
 _MAX_FILE_BYTES = 4096
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_PUTS_KEYS = "others can put keys there: chmod go-w"
-_MAX_STEPS = 1000  # links may lead in a circle
+_PUTS_KEYS = "other users can put keys there. Run chmod go-w"
+_MAX_STEPS = 1000  # because symbolic links may form a circle
 
 
 class SecretKey:
-    """A secret key in Z85 that no message, log, traceback or dump shows."""
+    """A secret key in Z85. No message, log, traceback or dump shows it."""
 
     __slots__ = ("_z85",)
 
@@ -53,14 +53,14 @@ class SecretKey:
         self._z85 = z85
 
     def reveal(self) -> bytes:
-        """Return the key, for ZeroMQ and for its file."""
+        """Return the key, to pass it to ZeroMQ or to write its file."""
         return self._z85
 
     def __repr__(self) -> str:
         return "SecretKey(hidden)"
 
     def __reduce__(self) -> str:
-        raise TypeError("a secret key is not copied into anything")
+        raise TypeError("a secret key cannot be pickled or copied")
 
 
 @dataclass(frozen=True)
@@ -72,25 +72,25 @@ class KeyPair:
 
     @classmethod
     def new(cls) -> KeyPair:
-        """Make new keys, if libzmq can."""
+        """Create a new key pair. Raises `UserError` if libzmq has no CURVE."""
         require_curve()
         while True:
             public, secret = zmq.curve_keypair()
             pair = cls(public.decode(), SecretKey(secret))
-            if not public.startswith(b"-"):  # a command line would take it for an option
+            if not public.startswith(b"-"):  # on a command line, it would look like an option
                 return pair
 
 
 def require_curve() -> None:
     if not zmq.has("curve"):
         raise UserError(
-            f"`security: curve` needs a libzmq with CURVE, and {zmq.zmq_version()} here has none; "
-            "the wheels of pyzmq have it: pip install --force-reinstall pyzmq [DPWA-E100]"
+            f"`security: curve` needs libzmq with CURVE, but libzmq {zmq.zmq_version()} has none. "
+            "Run pip install --force-reinstall pyzmq, because its wheels have CURVE [DPWA-E100]"
         )
 
 
 def fingerprint(public: str) -> str:
-    """Return 16 hex digits of SHA-256 of a public key, to compare at a glance."""
+    """Return the first 16 hex digits of a public key's SHA-256, for comparing keys by eye."""
     return hashlib.sha256(key_bytes(public) or b"").hexdigest()[:16]
 
 
@@ -106,37 +106,37 @@ class KeyFolder:
         return self.allowed / (name + PUBLIC_SUFFIX)
 
     def owners(self) -> list[str]:
-        """Return the names with secret keys in this folder, in order."""
+        """Return the sorted names of the secret keys in this folder."""
         return _names(self.path, SECRET_SUFFIX)
 
     def names(self) -> list[str]:
-        """Return the names with public keys in this folder, in order."""
+        """Return the sorted names of the public keys in this folder."""
         return _names(self.allowed, PUBLIC_SUFFIX)
 
     def key_pair(self, name: str) -> KeyPair:
-        """Read the keys of a node, which others must not be able to read or replace."""
+        """Read the key pair of a node. Raises `UserError` if other users can read or replace it."""
         path = self.secret_file(name)
         self.require_closed()
         if not path.exists():
             make = f"dpwa keys new {name} --keys {shlex.quote(str(self.path))}"
-            raise UserError(f"{path}: no secret key of {name} (make one with `{make}`) [DPWA-E102]")
-        secret = _read(path, _SECRET, _OF_OTHERS, "others can read this secret key: chmod 600")
+            raise UserError(f"{path}: no secret key of {name}. Make one with `{make}` [DPWA-E102]")
+        secret = _read(path, _SECRET, _OF_OTHERS, "other users can read this key. Run chmod 600")
         public = zmq.curve_public(secret.reveal())
         return KeyPair(public.decode(), secret)
 
     def public_key(self, name: str) -> str:
-        """Read the public key of a node, which others must not be able to replace."""
+        """Read the public key of a node. Raises `UserError` if other users can replace it."""
         return read_public_key(self.public_file(name))
 
     def require_closed(self) -> None:
-        """Require that no other user can add keys here, or replace this folder."""
+        """Raise `UserError` if other users can add keys here, or replace this folder."""
         for path in (self.path, self.allowed):
             if path.exists():
                 _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, _PUTS_KEYS)
             _require_own(path)
 
     def require_new(self, name: str) -> None:
-        """Make sure that there are no keys of this name, as none is ever overwritten."""
+        """Raise `UserError` if there are keys of this name. Keys are never overwritten."""
         for path in (self.secret_file(name), self.public_file(name)):
             if path.exists():
                 raise _exists(path)
@@ -145,7 +145,7 @@ class KeyFolder:
         self.require_new(name)
         pair = KeyPair.new()
         self._make_folders()
-        says = f"# Secret key of the dpwa node {name}. Whoever reads it can pose as {name}.\n"
+        says = f"# Secret key of the dpwa node {name}. Anyone who can read it can act as {name}.\n"
         text = SecretKey(says.encode() + f"{_SECRET} ".encode() + pair.secret.reveal() + b"\n")
         _write_new(self.secret_file(name), text, 0o600)
         self._write_public(name, pair.public)
@@ -168,7 +168,7 @@ class KeyFolder:
             self.allowed.mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{error.filename}: cannot be made ({error.strerror}) [DPWA-E105]"
+                f"{error.filename}: the folder cannot be created ({error.strerror}) [DPWA-E105]"
             ) from None
         self.require_closed()
 
@@ -178,8 +178,8 @@ class KeyFolder:
 
 
 def read_public_key(path: Path) -> str:
-    """Read a file with a public key, which others must not be able to replace."""
-    advice = "others can replace this key: chmod go-w"
+    """Read a file with a public key. Raises `UserError` if other users can replace it."""
+    advice = "other users can replace this key. Run chmod go-w"
     return _read(path, _PUBLIC, _WRITTEN_BY_OTHERS, advice).reveal().decode()
 
 
@@ -195,7 +195,7 @@ def _names(folder: Path, suffix: str) -> list[str]:
 
 
 def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
-    """Read the key in a file. Where an error is raised, no variable has the file's contents."""
+    """Read the key in a file. If an error is raised, no variable has the file's contents."""
     try:
         _require_own(path)
         with open(path, "rb", opener=open_regular) as file:
@@ -207,14 +207,14 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
         case [(kind, SecretKey() as key)] if kind == word:
             return key
     is_secret = word != _SECRET and any(kind == _SECRET for kind, _ in found)
-    got = " (got a secret key, which is for nobody else)" if is_secret else ""
+    got = " (got a secret key, which must not be given to others)" if is_secret else ""
     raise UserError(
         f"{path}: expected one line `{word} KEY` with a key of 40 characters{got} [DPWA-E099]"
     )
 
 
 def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
-    """Yield the first word of each line, and the key after it if it is one."""
+    """Yield the first word of each line, and the key after it, or `None` if it is no key."""
     for line in content.reveal().decode("ascii", "replace").splitlines():
         word, _, key = line.strip().partition(" ")
         if word and not word.startswith("#"):
@@ -229,10 +229,10 @@ def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
 
 
 def _require_own(path: Path) -> None:
-    """Require that no other user can replace a file or a folder on the path to it.
+    """Raise `UserError` if other users can replace a file, or a folder on the path to it.
 
-    All parts of the path belong to this user or root, and only they may write to the folders, as in
-    sshd's StrictModes. In a sticky folder, such as /tmp, others can only replace their own files.
+    All parts of the path must belong to this user or root, and only they may write to the folders,
+    as in sshd's StrictModes. In a sticky folder (/tmp), users can replace only their own files.
     """
     for step, status in _way_to(path):
         if status.st_uid not in (0, os.geteuid()):
@@ -248,7 +248,7 @@ def _require_own(path: Path) -> None:
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each folder and link that leads to a file, and the file, as far as they exist."""
+    """Yield each folder and link on the path to a file, and the file, as far as they exist."""
     at, left = Path("/"), [*reversed(path.absolute().parts)]
     for _ in range(_MAX_STEPS):
         if not left:
@@ -257,7 +257,7 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         at = at.parent if part == ".." else at / part
         try:
             status = at.lstat()
-        except OSError:  # whoever opens it tells why
+        except OSError:  # the code that opens the file reports the reason
             return
         yield at, status
         if stat.S_ISLNK(status.st_mode):
@@ -266,7 +266,7 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _is_private(group: int) -> bool:
-    """Return whether a group has no other member, as many systems give each user such a group."""
+    """Return whether a group has no other member. Many systems give each user such a group."""
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
@@ -276,7 +276,7 @@ def _is_private(group: int) -> bool:
 
 def _write_new(path: Path, content: SecretKey, mode: int) -> None:
     try:
-        # O_EXCL: a key is never overwritten; the mode holds from the first moment.
+        # O_EXCL, because a key is never overwritten. The mode holds from the first moment.
         file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(file, "wb") as stream:
             stream.write(content.reveal())

@@ -1,7 +1,7 @@
 """PeerLink: this node's connection to one peer, its state, and the reason if it is down.
 
-ZeroMQ reconnects by itself without notice. Its monitor reports events, so that a fetch from a
-missing peer ends at once instead of at its timeout.
+ZeroMQ reconnects by itself, and does not tell. Its monitor reports events, so that a fetch from an
+absent peer ends at once, and not after its timeout.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ if TYPE_CHECKING:
     from dpwa.transport.keyring import Keyring
 
 
-RENEWAL_S = 1.0  # from a link that is useless to the next one
+RENEWAL_S = 1.0  # minimum time between a useless link and a new one
 
 
 class LinkState(Enum):
-    IDLE = "idle"  # there is none, as there was nothing to say
-    CONNECTING = "connecting"  # not known yet
+    IDLE = "idle"  # no connection, because there was nothing to send
+    CONNECTING = "connecting"  # the result is not known yet
     UP = "up"  # the peer has answered the handshake
-    DOWN = "down"  # refused, lost or silent; it is tried again, see `is_useless`
+    DOWN = "down"  # refused, lost or silent; ZeroMQ or a new link tries again, see `is_useless`
 
 
 _STATE_AFTER = {
     zmq.Event.HANDSHAKE_SUCCEEDED: LinkState.UP,
     zmq.Event.DISCONNECTED: LinkState.DOWN,
     zmq.Event.CLOSED: LinkState.DOWN,
-    zmq.Event.CONNECT_RETRIED: LinkState.DOWN,  # all that is told of a name without an address
+    zmq.Event.CONNECT_RETRIED: LinkState.DOWN,  # the only event for a name without an address
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: LinkState.DOWN,
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: LinkState.DOWN,
     zmq.Event.HANDSHAKE_FAILED_AUTH: LinkState.DOWN,
 }
-# After these ZeroMQ does not connect again.
 _MONITORED = struct.Struct("=hi")  # event and value, see zmq_socket_monitor(3)
+# After these events, ZeroMQ does not connect again.
 _GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
 
 LOST = "the connection was lost"
 _NO_DESCRIPTORS = "this process has no file descriptors left (see `ulimit -n`)"
-_SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
-_NOT_LET_IN = "it does not let this node in: it has no key of it, or has revoked it"
-_NO_NODE = "what answers there is no node"
-_HANGS = "it hangs, is no node, or has run out of file descriptors"
+_SECURITY_DIFFERS = "it has `security: none` and this node has `curve`, or the reverse"
+_NOT_LET_IN = "it refuses this node, because it has no key of this node, or has revoked the key"
+_NO_NODE = "a program that is no node answers there"
+_HANGS = "it hangs, is no node, or has no file descriptors left"
 _BROKE_OFF_PLAIN = (
-    "it broke off the handshake: it may have `security: curve`, or have run out of file descriptors"
+    "it broke off the handshake: it may have `security: curve`, or no file descriptors left"
 )
 _BROKE_OFF_CURVE = (
-    "it broke off the handshake: its key is not the one known here, or it has no `security: curve`"
+    "it broke off the handshake: its key is not the key known here, or it has no `security: curve`"
 )
 
 
@@ -78,12 +78,12 @@ def nothing_answers(endpoint: str) -> str:
 
 
 class PeerLink:
-    """The socket to one peer and its monitor. It is owned by the thread that creates it.
+    """The socket to one peer, and its monitor. The thread that creates the link owns it.
 
-    Without a `keyring` there are no keys. If the key of the peer is not in it, the link is down,
-    and stays so. `problem`: why the link is not up, or "". `is_spent`: the link cannot recover, so
-    the peer needs a new link. `keeps_unread`: messages of the peer can be read after it is gone,
-    and messages that were not sent by then are sent to the next process there.
+    Without a `keyring`, no keys are used. If the keyring has no key of the peer, the link is down,
+    and stays down. `problem`: why the link is not up, or "". `is_spent`: the link cannot recover,
+    so the peer needs a new link. `keeps_unread`: messages of the peer can be read after it is gone,
+    and messages that were not sent until then are sent to the next process at the endpoint.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class PeerLink:
         self.is_spent = False
         address = split_tcp(endpoint)
         self._is_named = address is not None and is_name(address[0])
-        self._has_address = False  # as far as is known, in the family that is tried
+        self._has_address = False  # whether the name has an address in the current IP family
         self.socket = asking_socket(context, endpoint, self._keys)
         if keeps_unread:
             self.socket.immediate = False
         try:
-            # Before connecting: a handshake that nobody watched would leave it unused for ever.
+            # Before connecting, because after an unobserved handshake the link would stay unused.
             self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
         except zmq.ZMQError:
             self.socket.close(0)
@@ -125,19 +125,19 @@ class PeerLink:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the peer needs a new link, because this one is given up, or has old keys."""
+        """Whether the peer needs a new link, because this link is spent, or has old keys."""
         keys = None if self._keyring is None else self._keyring.for_link(self.peer)
         return self.is_spent or keys != self._keys
 
     def renewed(self, context: Context) -> PeerLink:
-        """Return a new link to the same peer, which keeps the reason why this one was given up."""
+        """Return a new link to the same peer. It keeps the reason why this link was given up."""
         link = PeerLink(context, self.peer, self.endpoint, self._keyring)
         if self.is_spent and link.state is LinkState.CONNECTING:
             link.problem = self.problem
         return link
 
     def update(self) -> list[LinkState]:
-        """Read the monitor's events. Return the states entered since, in order."""
+        """Read the events of the monitor. Return the states that the link entered, in order."""
         entered: list[LinkState] = []
         if self.is_spent and self.state is LinkState.UP:
             self.state = LinkState.DOWN
@@ -147,7 +147,7 @@ class PeerLink:
                 told = self.monitor.recv_multipart(NOBLOCK)
             except zmq.Again:
                 return entered
-            # As zmq.utils.monitor does, which would import asyncio and ssl for it.
+            # This does the same as zmq.utils.monitor, which would import asyncio and ssl.
             number, value = _MONITORED.unpack(told[0])
             event = zmq.Event(number)
             state = _STATE_AFTER.get(event, self.state)
@@ -164,18 +164,18 @@ class PeerLink:
         self._has_address |= event is not zmq.Event.CONNECT_RETRIED
         if event is zmq.Event.CONNECT_RETRIED and self._is_named and can_open():
             self._choose_family(is_patient=value < RECONNECT_MAX_MS)
-        # Left alone, ZeroMQ would connect again twenty times a second.
+        # Otherwise, ZeroMQ would connect again twenty times a second.
         is_refused = self._keys is not None and event is zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
         if event in _GIVEN_UP or is_refused:
             self.is_spent = True
         if is_refused:
-            with suppress(zmq.ZMQError):  # it has ended meanwhile
+            with suppress(zmq.ZMQError):  # the connection may have ended
                 self.socket.disconnect(self.endpoint)
 
     def _choose_family(self, *, is_patient: bool) -> None:
-        """Try IPv6 for a name that has no address of IPv4, and IPv4 again after some tries of it.
+        """Try IPv6 for a name without an address of IPv4. After some attempts, try IPv4 again.
 
-        ZeroMQ looks a name up on its own thread, each time it tries to connect, and in one family.
+        ZeroMQ looks up a name on its own thread, for each attempt to connect, in one IP family.
         """
         if is_patient if self.socket.ipv6 else self._has_address:
             return
@@ -185,7 +185,7 @@ class PeerLink:
         self.socket.connect(self.endpoint)
 
     def _reason(self, event: zmq.Event, value: int) -> str:
-        """Return the meaning of an event, or "" if it adds nothing."""
+        """Return the reason that an event gives, or "" if it gives none."""
         if self.state is not LinkState.UP and not can_open():
             return _NO_DESCRIPTORS
         match event:
@@ -206,7 +206,7 @@ class PeerLink:
         return ""
 
     def give_up(self, problem: str) -> None:
-        """Stop using the connection. The peer needs a new link."""
+        """Stop using the link. The peer needs a new link."""
         self.is_spent, self.problem = True, problem
 
     def send_request(self, message: Message, payload: Frame | None = None) -> bool:
@@ -215,7 +215,7 @@ class PeerLink:
         return send_frames(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Receive one waiting answer, or return `None`. After one with too many frames, give up."""
+        """Receive one waiting answer, or `None`. An answer with too many frames ends the link."""
         frames = None if self.is_spent else receive(self.socket)
         if frames is None:
             return None
@@ -224,7 +224,7 @@ class PeerLink:
         return list(map(BUFFER, frames))
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close both sockets. Messages that are not sent within `linger_ms` are dropped."""
+        """Close both sockets. Messages that cannot be sent within `linger_ms` are dropped."""
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(linger_ms)

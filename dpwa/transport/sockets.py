@@ -1,4 +1,4 @@
-"""The two kinds of ZeroMQ socket that nodes use, with bounded queues and frames."""
+"""The two kinds of ZeroMQ sockets that nodes use, with limits for queues and frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Receipt(Protocol):
-    """Tells when ZeroMQ needs the frames of a message no more."""
+    """Tells whether ZeroMQ still needs the frames of a message."""
 
     @property
     def done(self) -> bool: ...
@@ -37,18 +37,18 @@ class Receipt(Protocol):
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    frames: list[Frame]  # of a ROUTER, the first one is the address to answer to
-    user_id: str | None  # see `Authorizer.name_of`; `None` when nobody had to say who it is
-    descriptor: int = -1  # of the connection that it came over
-    goes_on: bool = False  # it has too many frames: those that are not here are to be dropped next
-    last: zmq.Frame | None = None  # the last of its frames, which knows where it is from
+    frames: list[Frame]  # the first frame from a ROUTER is the address for the answer
+    user_id: str | None  # see `Authorizer.name_of`; `None` if no key is required
+    descriptor: int = -1  # of the connection
+    goes_on: bool = False  # the message has too many frames, and the caller must drop the rest
+    last: zmq.Frame | None = None  # the last frame, which knows the sender's address
 
     @property
     def source(self) -> str:
-        """The sender's IP address, `localhost:...` for a local socket, or "" if it is unknown."""
+        """The sender's IP address, `localhost:...` for a local socket, or "" if unknown."""
         try:
             return "" if self.last is None else str(self.last.get("Peer-Address"))
-        except zmq.ZMQError:  # of a peer that speaks the first version of ZMTP
+        except zmq.ZMQError:  # the peer uses the first version of ZMTP
             return ""
 
 
@@ -61,21 +61,21 @@ _COPIED = _Copied()
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-# Plain numbers: to combine members of an enumeration takes longer than to send.
+# Plain numbers, because combining members of an enumeration takes longer than sending.
 NOBLOCK, NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 SRCFD = int(zmq.SRCFD)
 BUFFER = operator.attrgetter("buffer")
 
 HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
-STALLED_MS = HEARTBEAT_TIMEOUT_MS  # likewise if it takes nothing off the wire: heartbeats go on
+HEARTBEAT_TIMEOUT_MS = 5_000  # a peer that is silent for so long is disconnected
+STALLED_MS = HEARTBEAT_TIMEOUT_MS  # also if it reads nothing, because heartbeats still arrive
 CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
-BACKLOG = socket.SOMAXCONN  # who finds it full has to ask TCP again, a second later
-_MAX_FRAMES_READ = limits.MAX_FRAMES + 2  # an address, and one too many
-QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
+BACKLOG = socket.SOMAXCONN  # if it is full, a peer must try again, one second later
+_MAX_FRAMES_READ = limits.MAX_FRAMES + 2  # an address, and one frame too many
+QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # maximum number that a peer has not read
 HEADER_SLACK_BYTES = 1024
 _TAUGHT_BYTES = 31 * 1024 * 1024
 _DROPPED_AT_ONCE = 4096
@@ -88,16 +88,16 @@ def serving_socket(
     handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
     listener: socket.socket | None = None,
 ) -> Socket:
-    """Return a ROUTER that listens on the endpoint, behind an authorizer that has an authenticator.
+    """Return a ROUTER that listens on the endpoint, guarded by an authorizer.
 
-    If a `listener` of that endpoint is given, it accepts connections from there, see
-    `listening_socket`.
+    The authorizer must have an authenticator. If there is a `listener` for the endpoint, the ROUTER
+    accepts its connections. See `listening_socket`.
 
-    Its receive queue has no bound, because peers keep within their credit (see `wire.limits`). A
-    full queue would let untrusted peers end the process: if a connection breaks while ZeroMQ waits
+    The receive queue has no limit, because peers keep within their credit (see `wire.limits`). With
+    a full queue, untrusted peers could end the process. If a connection breaks while ZeroMQ waits
     for room, libzmq 4.3.5 still answers the pings ("Assertion failed: !_io_error").
 
-    Raises `AddressError` if the port is in use, or the address is not of this machine.
+    Raises `AddressError` if the port is in use, or if the address does not belong to this machine.
     """
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
@@ -106,12 +106,12 @@ def serving_socket(
     router.handshake_ivl = handshake_ms
     router.sndhwm = QUEUED_ANSWERS
     router.tcp_maxrt = STALLED_MS
-    router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
+    router.router_mandatory = True  # report messages to lost peers instead of dropping them
     try:
         if authorizer is not None:
             authorizer.guard(router)
         if listener is not None:
-            router.setsockopt(zmq.USE_FD, os.dup(listener.fileno()))  # which it closes
+            router.setsockopt(zmq.USE_FD, os.dup(listener.fileno()))  # the ROUTER closes the copy
         router.bind(endpoint)
     except (zmq.ZMQError, OSError) as error:
         router.close(0)
@@ -122,12 +122,12 @@ def serving_socket(
 def listening_socket(endpoint: str) -> socket.socket:
     """Return a socket that listens on an endpoint, for successive ROUTERs, or raise `AddressError`.
 
-    The address is kept in between, even if a process that was forked meanwhile has a copy.
+    The address stays in use in between, even if a forked process has a copy of a ROUTER's socket.
     """
     path = ipc_path(endpoint)
     try:
         if path:
-            Path(path).unlink(missing_ok=True)  # of a process that was killed
+            Path(path).unlink(missing_ok=True)  # left by a process that was killed
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(path)
             listener.listen(BACKLOG)
@@ -141,13 +141,13 @@ def listening_socket(endpoint: str) -> socket.socket:
 
 
 def bound_endpoint(socket: Socket) -> str:
-    """Return the endpoint that a socket listens on, with the port that was found."""
+    """Return the endpoint on which a socket listens, with the port that was chosen."""
     bound = socket.getsockopt(zmq.LAST_ENDPOINT)
     return bound.decode().rstrip("\0") if isinstance(bound, bytes) else str(bound)
 
 
 def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None) -> Socket:
-    """Return a DEALER for the endpoint, which reconnects by itself after `connect` was called."""
+    """Return a DEALER for the endpoint. After `connect` was called, it reconnects by itself."""
     dealer = context.socket(zmq.DEALER)
     _set_common(dealer, endpoint)
     if keys is not None:
@@ -155,33 +155,33 @@ def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None)
         dealer.curve_secretkey = keys.own.secret.reveal()
         dealer.curve_serverkey = keys.theirs.encode()
     dealer.maxmsgsize = limits.MAX_CHUNK_BYTES + HEADER_SLACK_BYTES
-    dealer.rcvhwm = 0  # likewise; what is asked for is bounded by credit
+    dealer.rcvhwm = 0  # no limit, because credit limits the answers
     dealer.connect_timeout = CONNECT_TIMEOUT_MS
     dealer.reconnect_ivl = RECONNECT_MS
     dealer.reconnect_ivl_max = RECONNECT_MAX_MS
-    dealer.immediate = True  # nothing is queued for a peer that is not there
+    dealer.immediate = True  # queue nothing for a peer that is not connected
     return dealer
 
 
-@functools.cache  # once a process: what glibc has learnt stays
+@functools.cache  # once in a process, because glibc remembers it
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of messages for the next ones.
+    """Let glibc keep the memory of freed messages for later messages.
 
-    By default it returns freed blocks of this size to the system at once, and a stream then spends
-    half of its time on page faults. Freeing one block of nearly 32 MiB, its upper limit, makes it
-    keep smaller ones (see M_MMAP_THRESHOLD in mallopt(3)), as any training soon does anyway.
+    By default, glibc returns freed blocks of this size to the system at once, and a stream then
+    spends half of its time on page faults. Freeing one block of nearly 32 MiB, the upper limit,
+    makes glibc keep smaller blocks (see M_MMAP_THRESHOLD in mallopt(3)), as training does anyway.
     """
-    np.empty(_TAUGHT_BYTES, np.uint8)  # without touching any of it
+    np.empty(_TAUGHT_BYTES, np.uint8)  # allocated without touching the memory
 
 
 def give_back_memory() -> None:
-    """Return glibc's free memory to the system, as it keeps millions of small blocks by default."""
-    with suppress(OSError, AttributeError):  # it is another library
+    """Return free memory to the system. By default, glibc keeps millions of small blocks."""
+    with suppress(OSError, AttributeError):  # on systems without glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
-    """Receive a message with its sender. `is_named`: an authorizer checks connections."""
+    """Receive a message and its sender. `is_named`: an authorizer checks connections."""
     frames = receive(socket)
     if frames is None:
         return None
@@ -192,8 +192,8 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
 
 
 def receive(socket: Socket) -> list[zmq.Frame] | None:
-    """Receive one waiting message, or `None`. Of too many frames, some beyond `MAX_FRAMES` are
-    read.
+    """Receive one waiting message, or return `None`. Frames after the first one beyond
+    `MAX_FRAMES` are left.
     """
     try:
         frame = socket.recv(NOBLOCK, copy=False)
@@ -207,28 +207,28 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
 
 
 def drop_frames(socket: Socket) -> bool:
-    """Drop some thousand frames of a message that `goes_on`. Return whether more follow."""
+    """Drop some thousand frames of a message that `goes_on`. Return whether more frames follow."""
     return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 
 def _descriptor(frame: zmq.Frame) -> int:
     try:
         return int(frame.get(SRCFD))
-    except zmq.ZMQError:  # of a peer, or of garbage, that speaks the first version of ZMTP
+    except zmq.ZMQError:  # the peer uses the first version of ZMTP, or sends garbage
         return -1
 
 
 def _user_id(frame: zmq.Frame) -> str | None:
     try:
         return str(frame.get("User-Id"))
-    except zmq.ZMQError:  # nobody was asked who it is
+    except zmq.ZMQError:  # no key is required
         return None
 
 
 def send_frames(
     socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False
 ) -> Receipt | None:
-    """Send one message without waiting. Return a receipt, or `None` if it was not accepted.
+    """Send one message without waiting. Return a receipt, or `None` if the message was not sent.
 
     `is_lent`: the last frame is not copied, and must not change until the receipt is `done`.
     """
@@ -259,14 +259,14 @@ def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
         case zmq.EADDRINUSE:
             port = int(endpoint.rpartition(":")[2])
             return (
-                f"cannot listen on {endpoint}: the port is already in use{holder(port)}; end that, "
-                "or give the node a port that no other has (`dpwa launch -n N` finds free ones) "
+                f"cannot listen on {endpoint}: the port is already in use{holder(port)}. End that "
+                "process, or give the node a different port (`dpwa launch -n N` finds free ports) "
                 "[DPWA-E051]"
             )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (
-                f"cannot listen on {endpoint}: not an address of this machine. Is the node "
-                "one of another machine? Else set `bind` to the address to listen on [DPWA-E051]"
+                f"cannot listen on {endpoint}: not an address of this machine. Start the node "
+                "on its own machine, or set `bind` to the address to listen on [DPWA-E051]"
             )
         case _:
             return f"cannot listen on {endpoint}: {error.strerror} [DPWA-E051]"

@@ -1,1 +1,1 @@
-"""The protocol without sockets or clocks, from messages to messages."""
+"""The protocol: its messages, and sessions that turn messages into messages, without sockets."""

@@ -1,6 +1,6 @@
-"""Messages of collectives: greetings, posts, votes, outcomes, requests to join, pulls.
+"""Messages of collectives: introductions, posts, votes, outcomes, requests to join, pulls.
 
-All except pulls are sent without an answer. Their meaning is in `dpwa.policy.ballots`.
+Only pulls are answered. `dpwa.policy.ballots` has the meaning of the other messages.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Members = Annotated[tuple[MemberItem, ...], Field(strict=False, max_length=limit
 
 
 class Hello(BaseMessage):
-    """Introduce this incarnation of a node, and its shared memory, if any (`folder` not empty).
+    """Introduce this incarnation of a node, and its shared memory, if `folder` is not empty.
 
-    `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards. It
-    is nil as long as the sender does not know of any.
+    `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards.
+    `None`: the sender knows of no memory of the receiver.
     """
 
     type: Literal["hello"] = "hello"
@@ -43,7 +43,7 @@ class _OfGroup(BaseMessage):
 
 
 class Post(_OfGroup):
-    """Say that this node has entered a collective (phase 0), or is ready (phase 1)."""
+    """Announce that this node has entered a collective (phase 0), or is ready (phase 1)."""
 
     type: Literal["post"] = "post"
     view: ViewId
@@ -67,7 +67,7 @@ class Vote(_OfGroup):
 
 
 class CollectiveOutcome(_OfGroup):
-    """Report the outcome of a collective, and the members from `since` on, after `before`."""
+    """Report the outcome of a collective, and the next view: `members`, `since` and `before`."""
 
     type: Literal["outcome"] = "outcome"
     view: ViewId
@@ -80,10 +80,10 @@ class CollectiveOutcome(_OfGroup):
 
 
 class Evicted(_OfGroup):
-    """The receiver is not in the sender's view, which has `size` members.
+    """Report that the receiver is not in the sender's view, which has `size` members.
 
     `ended`: the number of collectives before the sender's current or next one. `waits`: the sender
-    waits for others elsewhere, and enters no collective before. `view` and `number` repeat those of
+    waits in a different call, and enters no collective until then. `view` and `number` are those of
     the receiver's collective.
     """
 
@@ -97,7 +97,7 @@ class Evicted(_OfGroup):
 
 
 class AskToJoinView(_OfGroup):
-    """Ask to be admitted or, with a view of its own (`size` not 0), look for the others.
+    """Ask to be admitted to a view. If `size` is not 0, the sender has a view of its own.
 
     `size`, `ended` and `first` are as in `Evicted`.
     """
@@ -109,10 +109,10 @@ class AskToJoinView(_OfGroup):
 
 
 class Pull(_OfGroup):
-    """Ask for the bytes from `start` to `stop` in a collective.
+    """Ask for the bytes from `start` to `stop` of a value in a collective.
 
-    Area 0 is the receiver's value, area 1 its reduced shard, for which the pull waits. Answered
-    with pieces in order.
+    Area 0 is the receiver's own value. Area 1 is its reduced shard, and the pull waits until the
+    shard is reduced. The receiver answers with pieces in order.
     """
 
     type: Literal["pull"] = "pull"
@@ -124,7 +124,7 @@ class Pull(_OfGroup):
 
 
 class PulledPiece(BaseMessage):
-    """The bytes of a pull from `start` on."""
+    """A piece of the answer to a pull. The payload has the bytes from `start` on."""
 
     type: Literal["pulled_piece"] = "pulled_piece"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_PULLED_BYTES

@@ -1,7 +1,7 @@
-"""A fetch, at both ends, without sockets, from messages to events.
+"""Both ends of a fetch, without sockets. They turn messages into events.
 
-The asking side has no memory of its own. The serving side limits how much of a snapshot may be
-sent, and chooses the next piece.
+The asking end keeps no copy of the data. The serving end limits how much of a snapshot may be sent,
+and chooses the next piece.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dpwa.wire.shards import WHOLE, Shard
 
 @dataclass(frozen=True)
 class Greeting:
-    """The contents of every request about the asking node: its name, and its loss reports."""
+    """The part of every request that describes the asking node: its name and its loss reports."""
 
     name: str
     news: News = ()
@@ -46,14 +46,14 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a fetch without a snapshot, with the outcome and the reason in words."""
+    """The end of a fetch without a snapshot: the outcome, and details in words."""
 
     outcome: Outcome
     detail: str = ""
 
 
-# What an answer means: the snapshot comes in `pieces`, the next of them is there (as it was
-# encoded), the snapshot can be mapped, or nothing comes.
+# The meaning of an answer. The header announces `pieces`, a piece has arrived (still encoded), the
+# snapshot can be mapped, or the fetch has ended without a snapshot.
 Event = SnapshotHeader | Piece | SharedMemoryName | Ended
 
 
@@ -61,19 +61,19 @@ Event = SnapshotHeader | Piece | SharedMemoryName | Ended
 class FetchSession:
     """One fetch, from the first message to its end.
 
-    `request_message` opens it. `receive` accepts each answer and returns its meaning. After a
-    piece, `credit` allows the peer to send the next.
+    `request_message` returns the message that opens it. `receive` accepts each answer and returns
+    its meaning. After a piece, `credit` returns the message that allows the peer to send more.
     """
 
     request: int
-    layout: Layout  # what the snapshot must be like
-    greeting: Greeting  # who asks
+    layout: Layout  # the layout that the snapshot must have
+    greeting: Greeting  # describes the asking node
     codec: str = "none"
-    can_map: bool = False  # shared memory is welcome instead
+    can_map: bool = False  # whether the asking node can map shared memory instead
     shard: Shard = WHOLE
-    version: int = 0  # 0 for the newest
-    merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
-    pieces: Sequence[Piece] = field(default=(), init=False)  # known once it is announced
+    version: int = 0  # minimum version; 0: the newest
+    merged: int = 0  # a version that was merged, and is not fetched again; 0: none
+    pieces: Sequence[Piece] = field(default=(), init=False)  # known after the header
     is_complete: bool = field(default=False, init=False)
     _next: int = field(default=0, init=False)
     _allowed: int = field(default=limits.CREDIT_CHUNKS, init=False)
@@ -96,16 +96,16 @@ class FetchSession:
         )
 
     def credit(self) -> Credit | None:
-        """Return the message that allows more chunks, if it is time to."""
+        """Return the message that allows more chunks, or `None` if it is too early."""
         wanted = min(self._next + limits.CREDIT_CHUNKS, len(self.pieces))
         chunks = wanted - self._allowed
         if chunks < limits.GRANTED_CHUNKS and wanted < len(self.pieces):
-            return None  # a few at a time, as every message wakes a thread
+            return None  # several chunks in one message, because every message wakes a thread
         self._allowed = wanted
         return Credit(request=self.request, chunks=chunks) if chunks > 0 else None
 
     def receive(self, message: Message, payload: Frame) -> Event:
-        """Accept one answer. After a `ProtocolError` the session must not be used any more."""
+        """Accept one answer. After a `ProtocolError`, the session must not be used any more."""
         match message:
             case SnapshotHeader():
                 return self._announced(message)
@@ -120,24 +120,24 @@ class FetchSession:
 
     def _announced(self, header: SnapshotHeader) -> SnapshotHeader:
         if self.pieces:
-            raise ProtocolError("a second snapshot in one fetch")
+            raise ProtocolError("the fetch has a second snapshot")
         expected = self.layout.nbytes
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
-            raise ProtocolError(f"a snapshot of {header.nbytes} bytes")
+            raise ProtocolError(f"a snapshot of {header.nbytes} bytes is too long")
         if expected is not None and header.nbytes != expected:
-            raise ProtocolError(f"a snapshot of {header.nbytes} bytes, expected {expected}")
+            raise ProtocolError(f"the snapshot has {header.nbytes} bytes instead of {expected}")
         if header.codec != self.codec:
-            raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {self.codec!r}")
+            raise ProtocolError(f"the codec is {printable(header.codec)!r}, not {self.codec!r}")
         self.pieces = pieces_of(self.layout, header.nbytes, self.shard)
         if not self.pieces:
-            raise ProtocolError("a snapshot without a byte")
+            raise ProtocolError("the snapshot is empty")
         return header
 
     def _arrived(self, chunk: Chunk, payload: Frame) -> Piece:
         if chunk.index != self._next or self._next >= len(self.pieces):
-            raise ProtocolError(f"chunk {chunk.index}, expected {self._next}")
+            raise ProtocolError(f"got chunk {chunk.index} instead of {self._next}")
         if checksum(payload) != chunk.checksum:
-            raise ProtocolError(f"chunk {chunk.index} was corrupted on its way")
+            raise ProtocolError(f"chunk {chunk.index} was corrupted during transmission")
         piece = self.pieces[self._next]
         self._next += 1
         self.is_complete = self._next == len(self.pieces)
@@ -145,7 +145,7 @@ class FetchSession:
 
 
 def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
-    """Read an answer that declines a request of any kind. `ProtocolError` if it does not."""
+    """Read an answer that declines a request of any kind. `ProtocolError` for other answers."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
@@ -158,9 +158,9 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
 
 
 def other_model(layout: Layout, described: Any) -> str:
-    """Describe the first tensor in which the layout of a peer differs, from `pack_layout`."""
+    """Describe the first tensor that differs in the layout of a peer, from `pack_layout`."""
     count, descriptions = unpack_layout(described)
-    difference = layout.difference(descriptions, count) or "none that it describes"
+    difference = layout.difference(descriptions, count) or "none of the tensors that it describes"
     return f"first difference: {difference}"
 
 
@@ -173,7 +173,7 @@ Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
 
 
 class ServeSession:
-    """One snapshot on its way to one peer, within the credit that the peer grants."""
+    """One snapshot that is sent to one peer, within the credit that the peer grants."""
 
     def __init__(self, fetch: Fetch, snapshot: Snapshot, codec: Codec, news: News = ()) -> None:
         self._news = news
@@ -192,10 +192,10 @@ class ServeSession:
         self._credit = min(self._credit + chunks, limits.MAX_CREDIT_CHUNKS)
 
     def next_outgoing(self) -> Iterator[Outgoing]:
-        """Yield the messages to send now: the header, then the chunks that the credit allows.
+        """Yield the messages to send now: the header, and then chunks as the credit allows.
 
-        A payload does not change while the lease lasts, and counts as sent when the next one is
-        asked for. If you leave the loop, it is yielded again.
+        A payload does not change while the lease lasts. A message counts as sent when the caller
+        asks for the next one. If the caller leaves the loop, the message is yielded again.
         """
         while True:
             if self._unsent is None:

@@ -14,7 +14,7 @@ from dpwa.wire import limits
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
-# As in configurations: in news, names of wide characters could fill a header.
+# As in configurations. Names of wide characters could make the loss reports exceed a header.
 Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]
 OptionalName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
 
@@ -44,7 +44,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 TrainingClock = Annotated[float, Field(ge=0, le=MAX_CLOCK)]  # NaN fails the comparison
 Updates = Annotated[int, Field(ge=0, le=limits.MAX_UPDATES)]
 # Node, group, running loss, incarnation, version, age in seconds: a `LossReport`.
-# Not strict: msgpack makes lists of tuples.
+# Not strict, because msgpack turns tuples into lists.
 NewsItem = Annotated[
     tuple[
         Name,
@@ -59,19 +59,19 @@ NewsItem = Annotated[
 News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
 
 
-MESSAGE_TYPES: dict[str, type[BaseMessage]] = {}  # those that are loaded, by `type`
+MESSAGE_TYPES: dict[str, type[BaseMessage]] = {}  # the loaded message classes, by `type`
 
 
 class BaseMessage(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
-    is_for_onlookers: ClassVar[bool] = False  # who watch the run and take no part in it
+    max_payload_bytes: ClassVar[int | None] = None  # `None`: the message has no payload
+    is_for_onlookers: ClassVar[bool] = False  # for processes that watch a run, and are no nodes
 
     type: str
-    request: Count  # chosen by the asking side; every answer repeats it
+    request: Count  # a number that the asking node chooses, and that every answer repeats
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         name = cls.model_fields["type"].default
-        if isinstance(name, str):  # else it is a base of messages
+        if isinstance(name, str):  # otherwise, it is a base class of messages
             MESSAGE_TYPES[name] = cls

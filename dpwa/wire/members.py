@@ -1,16 +1,16 @@
-"""Messages of membership, with which nodes exchange the members, and join.
+"""Messages of membership, with which nodes join, and exchange news of members.
 
-    newcomer                         member
-    JoinRequest     ---------->      connects to the address in it, and asks who is there
+    new node                         member
+    JoinRequest     ---------->      connects to the endpoint in the request, and asks who is there
     Here            <----------      WhoIs
     Welcome         <----------      or TurnedAway, with the reason
-    Roster          <--------->      from now on, with what each knows of all others
+    Roster          <--------->      from now on, with each node's entries about all others
 
-    member                           another member
-    ProbeRequest    ---------->      asks a third one, of which the first has not heard for a while
-    ProbeAnswer     <----------      if that one answers
+    member                           helper
+    ProbeRequest    ---------->      asks a third member that does not answer the first one
+    ProbeAnswer     <----------      if the third member answers
 
-`dpwa.policy.members.view` has the meaning of the news.
+`dpwa.policy.members.view` has the meaning of the entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Refusal = Literal["name", "address", "algorithm", "stranger", "busy", "waiting"]
 
 
 class WithNews(BaseMessage):
-    """A message whose payload has news of members, see `pack_entries`."""
+    """A message whose payload has entries about members. See `pack_entries`."""
 
     max_payload_bytes: ClassVar[int | None] = limits.MAX_ROSTER_BYTES
     name: Name
@@ -39,7 +39,7 @@ class WithNews(BaseMessage):
 
 
 class Roster(WithNews):
-    """Send this node's news of members. The receiver answers likewise if it `asks`."""
+    """Send this node's entries about members. If `asks` is set, the receiver answers alike."""
 
     type: Literal["roster"] = "roster"
     digest: Annotated[bytes, Field(max_length=limits.MAX_DIGEST_BYTES)]
@@ -47,9 +47,10 @@ class Roster(WithNews):
 
 
 class JoinRequest(WithNews):
-    """Ask to be admitted, at this endpoint.
+    """Ask to be admitted as the node at this endpoint.
 
-    `expects`, unless it is empty, is the node that should be there, as an address may have changed.
+    `expects` is the node that should receive the request, because addresses may change. It may be
+    empty.
     """
 
     type: Literal["join_request"] = "join_request"
@@ -65,7 +66,7 @@ class Welcome(WithNews):
 
 
 class TurnedAway(BaseMessage):
-    """Do not let a node in."""
+    """Refuse to admit a node, with a reason."""
 
     type: Literal["turned_away"] = "turned_away"
     name: Name
@@ -74,13 +75,13 @@ class TurnedAway(BaseMessage):
 
 
 class WhoIs(BaseMessage):
-    """Ask which node is there."""
+    """Ask which node is at an address."""
 
     type: Literal["who_is"] = "who_is"
 
 
 class Here(BaseMessage):
-    """Answer which node is there."""
+    """Answer which node is at this address."""
 
     type: Literal["here"] = "here"
     name: Name
@@ -88,7 +89,7 @@ class Here(BaseMessage):
 
 
 class ProbeRequest(BaseMessage):
-    """Ask a member to ask a node in this incarnation, like SWIM's `ping-req`."""
+    """Ask a helper to ask the node `target` for a sign of life, like `ping-req` in SWIM."""
 
     type: Literal["probe_request"] = "probe_request"
     target: Name
@@ -96,7 +97,7 @@ class ProbeRequest(BaseMessage):
 
 
 class ProbeAnswer(BaseMessage):
-    """Say that a node was heard from that was asked for."""
+    """Report that a helper has heard from the node of a `ProbeRequest`."""
 
     type: Literal["probe_answer"] = "probe_answer"
     target: Name
@@ -119,9 +120,9 @@ def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
 
 
 def unpack_entries(payload: Frame) -> tuple[MemberEntry, ...]:
-    """Read news of members. `ProtocolError` if the payload is invalid."""
+    """Read entries about members. `ProtocolError` if the payload is invalid."""
     try:
         items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):
-        raise ProtocolError("not news of members") from None
+        raise ProtocolError("the payload does not contain entries about members") from None
     return tuple(MemberEntry(*item[:4], MemberStatus(item[4])) for item in items)

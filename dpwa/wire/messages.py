@@ -3,8 +3,8 @@
     frame 1   {"v": N, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
     frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
-Everything that arrives is untrusted. Types, ranges and sizes are checked before use, and a
-violation becomes a `ProtocolError`.
+Everything that arrives is untrusted. Types, ranges and sizes are checked before use. A message that
+breaks the rules raises a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from dpwa.wire.fields import (
 class Fetch(BaseMessage):
     """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
 
-    `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
-    `first` on). `can_map` asks for shared memory instead. `version`, unless it is 0, names the
-    snapshot that is wanted: a later one will do, an earlier one is not sent. `merged`, unless it is
-    0, is the version that the asking side does not want again.
+    `chunk_bytes`, `first` and `count` select pieces of `Layout.pieces`. With `count` 0, all pieces
+    from `first` on are sent. `can_map` asks for shared memory instead. If `version` is not 0, only
+    this version or a later one is sent. If `merged` is not 0, this version is not sent, because the
+    asking node has merged it.
     """
 
     type: Literal["fetch"] = "fetch"
@@ -61,18 +61,18 @@ class Fetch(BaseMessage):
     first: Count
     count: Count
     credit: Annotated[int, Field(ge=1, le=limits.MAX_CREDIT_CHUNKS)]
-    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, nobody waits for the answer
+    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after this, the asking node waits no more
 
 
 class Credit(BaseMessage):
-    """Allow this many more chunks."""
+    """Allow the serving node to send this many more chunks."""
 
     type: Literal["credit"] = "credit"
     chunks: Annotated[int, Field(ge=1, le=limits.MAX_CREDIT_CHUNKS)]
 
 
 class Cancel(BaseMessage):
-    """No longer interested in this request."""
+    """Cancel a fetch, because the asking node needs it no more."""
 
     type: Literal["cancel"] = "cancel"
 
@@ -84,7 +84,7 @@ class AskStatus(BaseMessage):
 
 
 class AskIdentity(BaseMessage):
-    """Ask which node answers, where `expects` should be, and say which node asks."""
+    """Ask which node answers at an address. `expects` is the expected node, `name` the asking."""
 
     type: Literal["ask_identity"] = "ask_identity"
     name: Name
@@ -94,9 +94,9 @@ class AskIdentity(BaseMessage):
 
 
 class Identity(BaseMessage):
-    """Answer which node this is. The asking node may have the name of the node at `taken_by`.
+    """Answer which node this is, and whether a different node has the asking node's name.
 
-    `taken_by` is empty if the name is not taken. `is_certain`: the node at `taken_by` lives.
+    `taken_by` is the endpoint of that node, or empty. `is_certain`: that node is alive.
     """
 
     type: Literal["identity"] = "identity"
@@ -107,9 +107,9 @@ class Identity(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """This node ends on purpose, so no peer reports it as lost. A peer answers with the same.
+    """Announce that this node ends on purpose, so no peer reports it as lost. A peer answers.
 
-    The `reason` is empty if the node has finished. Else the node has left for that reason.
+    `reason` is empty if the node has finished. Otherwise it says why the node has left.
     """
 
     type: Literal["goodbye"] = "goodbye"
@@ -118,13 +118,13 @@ class Goodbye(BaseMessage):
 
 
 class GoAway(BaseMessage):
-    """Ask a peer to close this connection if it is idle, because this node has too many."""
+    """Ask a peer to close its connection if it is idle, because this node has too many."""
 
     type: Literal["go_away"] = "go_away"
 
 
 class Finishing(BaseMessage):
-    """Send the fields of `policy.finishing.Ending`, and the newest version. Answered likewise."""
+    """Send the fields of `policy.finishing.Ending` and the newest version. A peer sends its own."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
@@ -139,7 +139,7 @@ class Finishing(BaseMessage):
 
 
 class SharedMemoryName(BaseMessage):
-    """The newest snapshot is in shared memory. The nonce proves that it is this folder."""
+    """Answer that the newest snapshot is in shared memory. The nonce identifies the folder."""
 
     type: Literal["shared_memory"] = "shared_memory"
     name: Annotated[str, Field(max_length=64)]
@@ -147,9 +147,9 @@ class SharedMemoryName(BaseMessage):
 
 
 class SnapshotHeader(BaseMessage):
-    """Pieces of a snapshot follow, one in each chunk.
+    """Announce a snapshot, whose pieces follow, one in each chunk.
 
-    `trace` is of the parameters with which the training began.
+    `trace` has some parameters from the start of the training.
     """
 
     type: Literal["snapshot"] = "snapshot"
@@ -157,7 +157,7 @@ class SnapshotHeader(BaseMessage):
     clock: TrainingClock
     loss: Annotated[float, Field(gt=float("-inf"))] | None  # NaN fails the comparison
     trace: Annotated[bytes, Field(max_length=TRACE_BYTES)] = b""
-    is_finite: bool | None  # None: the serving node has not checked
+    is_finite: bool | None  # `None`: the serving node has not checked
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
     codec: Codec
     news: News
@@ -173,41 +173,41 @@ class Chunk(BaseMessage):
 
 
 class NewsMessage(BaseMessage):
-    """Pass on loss reports. Answered with the other side's reports."""
+    """Send loss reports. A peer answers with its own reports."""
 
     type: Literal["news"] = "news"
     news: News
 
 
 class NotReady(BaseMessage):
-    """Nothing was published yet, or nothing since the version that the asking side has merged."""
+    """Answer that there is no snapshot, or no newer one than the asking node has merged."""
 
     type: Literal["not_ready"] = "not_ready"
 
 
 class OtherModel(BaseMessage):
-    """Refused, because the layouts differ. The payload describes the serving node's tensors."""
+    """Refuse, because the layouts differ. The payload describes the serving node's tensors."""
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class AskSettings(BaseMessage):
-    """Ask for the settings that must be equal on all nodes, if their digest differs."""
+    """Ask for a node's settings that must be equal on all nodes, if their digest differs."""
 
     type: Literal["ask_settings"] = "ask_settings"
     digest: Fingerprint
 
 
 class OtherSettings(BaseMessage):
-    """Differs in settings from the node that asks. The payload is a msgpack map of texts."""
+    """Answer with settings that differ from the asking node's. The payload is a msgpack map."""
 
     type: Literal["other_settings"] = "other_settings"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class Refused(BaseMessage):
-    """The request cannot be served, because of the protocol version, the codec, or the terms."""
+    """Refuse a request because of the protocol version, the codec, or the terms."""
 
     type: Literal["refused"] = "refused"
     reason: Reason
@@ -223,12 +223,12 @@ class Status(BaseMessage):
 
 Message = BaseMessage
 
-# The modules of other messages, which are loaded when the first of them comes or is sent.
+# The modules of other messages. Each is loaded when its first message arrives or is sent.
 _MODULE_OF = {kind: feature.messages for feature in FEATURES for kind in feature.types.split()}
 
 
 def message_types() -> tuple[type[Message], ...]:
-    """Load the modules of all messages, and return the classes, by name."""
+    """Load the modules of all messages, and return all message classes, sorted by name."""
     for module in _MODULE_OF.values():
         importlib.import_module(module)
     return tuple(MESSAGE_TYPES[name] for name in sorted(MESSAGE_TYPES))
@@ -249,26 +249,26 @@ def decode(frames: Sequence[Frame]) -> tuple[Message, Frame]:
     message = _decode_header(frames[0])
     limit = message.max_payload_bytes
     if len(frames) != 1 + (limit is not None):
-        raise ProtocolError(f"{message.type!r} came with {len(frames) - 1} payloads")
+        raise ProtocolError(f"{message.type!r} has {len(frames) - 1} payloads")
     payload: Frame = b"" if limit is None else frames[1]
     if limit is not None and len(payload) > limit:
-        raise ProtocolError(f"{message.type!r} came with {len(payload)} bytes")
+        raise ProtocolError(f"the payload of {message.type!r} is too long: {len(payload)} bytes")
     return message, payload
 
 
 def _decode_header(frame: Frame) -> Message:
     if len(frame) > limits.MAX_HEADER_BYTES:
-        raise ProtocolError(f"a header of {len(frame)} bytes")
+        raise ProtocolError(f"the header is too long: {len(frame)} bytes")
     header = unpack(frame)
     if not isinstance(header, dict):
-        raise ProtocolError("a header that is not a map")
+        raise ProtocolError("the header is not a map")
     version = header.pop("v", None)
-    if type(version) is not int:  # whatever it is, it must not even be printed
+    if type(version) is not int:  # untrusted, so it must not be printed
         raise VersionError(f"of type {type(version).__name__}", limits.PROTOCOL_VERSION)
     if version != limits.PROTOCOL_VERSION:
         raise VersionError(version, limits.PROTOCOL_VERSION)
     if not isinstance(header.get("type"), str):
-        raise ProtocolError("a message without a type")
+        raise ProtocolError("the message has no type")
     kind = MESSAGE_TYPES.get(header["type"]) or _loaded(header["type"])
     try:
         return kind.model_validate(header)
@@ -279,15 +279,15 @@ def _decode_header(frame: Frame) -> Message:
 
 
 def _loaded(name: str) -> type[Message]:
-    """Load the class of a type of message. `ImportError` if its module cannot be loaded."""
+    """Load the class of a message type. `ImportError` if its module cannot be loaded."""
     if name not in _MODULE_OF:
-        raise ProtocolError("a message of an unknown type")
+        raise ProtocolError("the type of the message is unknown")
     importlib.import_module(_MODULE_OF[name])
     return MESSAGE_TYPES[name]
 
 
 def printable(text: str) -> str:
-    """Make untrusted text safe to log and to show, as one short line without control characters."""
+    """Make untrusted text safe to log and to show: one short line without control characters."""
     shown = text[:DESCRIPTION_CHARACTERS]
     if shown.isprintable():
         return shown
@@ -299,35 +299,35 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: Frame) -> Any:
-    """Unpack untrusted msgpack to parts no larger than the data, or raise `ProtocolError`."""
+    """Unpack untrusted msgpack, whose parts cannot exceed the data, or raise `ProtocolError`."""
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"not msgpack: {type(error).__name__}") from None
+        raise ProtocolError(f"the data are not msgpack: {type(error).__name__}") from None
 
 
 _NEWS: TypeAdapter[News] = TypeAdapter(News, config=ConfigDict(strict=True))
 
 
 def unpack_news(data: Frame) -> News:
-    """Read loss reports that were packed for a board. `ProtocolError` if they are invalid."""
+    """Read loss reports that were packed for shared memory. `ProtocolError` if invalid."""
     try:
         return _NEWS.validate_python(unpack(data))
     except ValidationError:
-        raise ProtocolError("not news") from None
+        raise ProtocolError("the data are not loss reports") from None
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Pack the payload of `OtherModel`: the number of descriptions and as many as fit."""
+    """Pack the payload of `OtherModel`: the number of descriptions, and as many as fit."""
     ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
     fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
     return pack([len(layout.descriptions), layout.descriptions[:fitting]])
 
 
 def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
-    """Read the payload of `OtherModel`: the number of descriptions and the first of them."""
+    """Read the payload of `OtherModel`: the number of descriptions, and the first of them."""
     match unpack(payload):
         case [int(count), list(descriptions)] if all(isinstance(d, str) for d in descriptions):
             return max(count, len(descriptions)), [printable(d) for d in descriptions]
         case _:
-            raise ProtocolError("not the description of a layout")
+            raise ProtocolError("the data do not describe a layout")

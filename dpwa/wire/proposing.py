@@ -1,4 +1,4 @@
-"""A proposal, with which a transaction begins, at the asking end, without sockets."""
+"""The asking end of a proposal, with which a transaction begins, without sockets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TransactionTerms = Literal["exchange", "share"]
 
 @dataclass(frozen=True)
 class ProposeSession:
-    """One proposal, from the first message to the answer."""
+    """One proposal, from its message to the answer."""
 
     request: int
-    transaction: bytes  # random bytes that name it
+    transaction: bytes  # random bytes that identify the transaction
     terms: TransactionTerms  # see `Propose`
     version: int  # of this node's snapshot
-    layout: Layout  # of the snapshots of both
-    greeting: Greeting  # who asks
+    layout: Layout  # of the snapshots of both nodes
+    greeting: Greeting  # describes the asking node
 
     def request_message(self, budget_ms: int) -> Propose:
         return Propose(
@@ -39,7 +39,7 @@ class ProposeSession:
         )
 
     def receive(self, message: Message, payload: Frame) -> Agreed | Ended:
-        """Accept the answer. `ProtocolError` if it is none."""
+        """Accept the answer. `ProtocolError` if the message is no answer to the proposal."""
         if isinstance(message, Agreed) and message.transaction == self.transaction:
             return message
         if isinstance(message, Busy):

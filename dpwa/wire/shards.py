@@ -1,7 +1,7 @@
-"""Shards: the part of the parameters that a round fetches, if it does not fetch them all.
+"""Shards: the part of the parameters that a round fetches, if it does not fetch all of them.
 
-With `fraction` below 1, ceil(1 / fraction) shards of about equal size take turns. So a thin link
-carries a part of the model in each round, and every parameter is mixed once in that many rounds.
+With `fraction` below 1, ceil(1 / fraction) shards of about equal size take turns. Each round sends
+a part of the model over a thin link, and every parameter is merged once in that many rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpwa.wire import limits
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive pieces of a snapshot, which is cut by `chunk_bytes`. `count` 0 means all."""
+    """Consecutive pieces of a snapshot, in chunks of `chunk_bytes`. `count` 0 means all pieces."""
 
     chunk_bytes: int = limits.CHUNK_BYTES
     first: int = 0
@@ -24,11 +24,11 @@ class Shard:
 
 
 WHOLE = Shard()
-NARROW = 1024  # pieces, for a shard of a few tensors
+NARROW = 1024  # number of pieces from which the shard of a few tensors is chosen
 
 
 def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
-    """Return the shard of a turn (0, 1, 2, ...). Snapshots without structure are whole."""
+    """Return the shard of a turn (0, 1, 2, ...). A snapshot without structure is one shard."""
     nbytes = layout.nbytes
     if fraction >= 1.0 or not nbytes:
         return WHOLE
@@ -42,7 +42,7 @@ def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
 
 
 def shard_between(layout: Layout, start: int, stop: int) -> Shard:
-    """Return the shard that has the bytes from `start` to `stop`, and few others."""
+    """Return the smallest shard that contains the bytes from `start` to `stop`."""
     nbytes = layout.nbytes or 0
     chunk_bytes = _chunk_bytes(nbytes, NARROW)
     stops = [piece.stop for piece in layout.pieces(nbytes, chunk_bytes)]
@@ -51,13 +51,13 @@ def shard_between(layout: Layout, start: int, stop: int) -> Shard:
 
 
 def _chunk_bytes(nbytes: int, pieces: int) -> int:
-    """Return the length of the pieces if there should be this many."""
+    """Return the number of bytes of each piece, if there should be this many pieces."""
     multiple = limits.CHUNK_MULTIPLE_BYTES
     wanted = -(-nbytes // (pieces * multiple)) * multiple
     return min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
 
 
 def shards_of(layout: Layout, fraction: float) -> list[Shard]:
-    """Return all shards that take turns, which together are the whole snapshot."""
+    """Return all shards that take turns. Together, they are the whole snapshot."""
     most = 1 if fraction >= 1.0 else math.ceil(1 / fraction)
     return list(dict.fromkeys(shard_of(layout, fraction, turn) for turn in range(most)))

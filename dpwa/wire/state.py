@@ -1,4 +1,4 @@
-"""Messages by which a node that joins late gets the state of the training from its peers.
+"""Messages with which a node that joins late gets the state of the training from its peers.
 
     joiner                                       donor
     ask_state (prepares: no)   ──────────────►
@@ -10,7 +10,7 @@
                                ◄──────────────   state_piece, or state_gone
     state_done                 ──────────────►
 
-The state has parts, each with an image of its own: a file of safetensors, cut into pieces of 1 MiB.
+The state has parts. Each part has an image, which is a safetensors file in pieces of 1 MiB.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ StateBytes = Annotated[int, Field(ge=1, le=limits.MAX_PIECES * limits.CHUNK_BYTE
 
 
 class AskState(BaseMessage):
-    """Ask for a part of the state, if it is of this kind, or of any kind if `kind` is empty.
+    """Ask for a part of the state, if its kind is `kind`. If `kind` is empty, any kind will do.
 
-    `prepares`: the donor must copy its state, to be fetched. Otherwise it only sends its clock.
-    `token` names a copy of which the joiner has another part already. If empty, any copy will do.
+    `prepares`: the donor must copy its state for the joiner. Otherwise it only sends its clock.
+    `token` names the copy from which the joiner has a different part. If empty, any copy will do.
     """
 
     type: Literal["ask_state"] = "ask_state"
@@ -48,9 +48,9 @@ class AskState(BaseMessage):
 
 
 class StateStanding(BaseMessage):
-    """The progress of a donor, whose state is not copied, or not yet.
+    """The progress of a donor, as long as its state is not copied.
 
-    `is_trained`: whether it has trained at all. `is_sound`: its loss is finite.
+    `is_trained`: whether the donor has trained at all. `is_sound`: whether its loss is finite.
     """
 
     type: Literal["state_standing"] = "state_standing"
@@ -60,23 +60,23 @@ class StateStanding(BaseMessage):
 
 
 class StateBusy(BaseMessage):
-    """The donor serves as many joiners as it wants to."""
+    """Refuse for now, because the donor serves as many joiners as it can."""
 
     type: Literal["state_busy"] = "state_busy"
     retry_after_s: RetryAfter
 
 
 class OtherState(BaseMessage):
-    """Refused, because the donor's part is of a different kind, which the payload describes."""
+    """Refuse, because the donor's part is of a different kind. The payload describes it."""
 
     type: Literal["other_state"] = "other_state"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class StateOffer(BaseMessage):
-    """A part of the state can be fetched by its token, in pieces. The payload has its numbers.
+    """Offer a part of the state under a token, in pieces. The payload has its numbers.
 
-    Pieces of images whose layouts have equal fingerprints can be put together.
+    If the layouts of several images have equal fingerprints, their pieces can be combined.
     """
 
     type: Literal["state_offer"] = "state_offer"
@@ -107,12 +107,12 @@ class StatePiece(BaseMessage):
 
 
 class StateGone(BaseMessage):
-    """The offered state is not kept any more."""
+    """The donor does not keep the offered state any more."""
 
     type: Literal["state_gone"] = "state_gone"
 
 
 class StateDone(BaseMessage):
-    """The joiner needs nothing more of this donor. Not answered."""
+    """The joiner needs nothing more from this donor. The donor does not answer."""
 
     type: Literal["state_done"] = "state_done"

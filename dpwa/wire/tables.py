@@ -1,7 +1,8 @@
-"""Messages of tables: numbered streams from member to member, and the answers to reads.
+"""Messages of tables: numbered streams between members, and answers to reads.
 
-All carry the view of the sender. A receiver in a different view reports that, and does nothing
-else. In a stream, messages are numbered from 1 in each view and handled in that order, each once.
+All messages have the view of the sender. A receiver in a different view only answers that its view
+differs. In each view, the messages of a stream are numbered from 1. They are processed in that
+order, each once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Client = Annotated[str, Field(min_length=1, max_length=limits.MAX_CLIENT_CHARACT
 
 
 class FromMember(BaseMessage):
-    """Something that a member of a view says."""
+    """A message from a member of a view."""
 
     name: Name
     incarnation: Incarnation
@@ -29,9 +30,9 @@ class FromMember(BaseMessage):
 
 
 class TableSeen(FromMember):
-    """All messages up to this number of the receiver's stream have arrived.
+    """All messages of the receiver's stream up to this number have arrived.
 
-    `wants`: later messages have been dropped, and must be sent again.
+    `wants`: later messages were dropped, and must be sent again.
     """
 
     type: Literal["table_seen"] = "table_seen"
@@ -46,13 +47,13 @@ class TableElsewhere(FromMember):
 
 
 class Numbered(FromMember):
-    """A message of a stream."""
+    """A numbered message of a stream."""
 
     number: Count
 
 
 class InPieces(Numbered):
-    """A message of which the payload has the bytes from `start` on, of `nbytes` altogether."""
+    """A message in pieces. The payload has the bytes from `start` on, of `nbytes` in total."""
 
     max_payload_bytes: ClassVar[int | None] = limits.MAX_PUSH_BYTES
     start: Count
@@ -60,13 +61,13 @@ class InPieces(Numbered):
 
 
 class TableHoldings(InPieces):
-    """Tell at the beginning of a view which tables and which copies of shards a member has."""
+    """Announce the tables and the copies of shards of a member, at the beginning of a view."""
 
     type: Literal["table_holdings"] = "table_holdings"
 
 
 class TableMade(InPieces):
-    """A table was made in this view, which the payload describes."""
+    """Announce that a table was made in this view. The payload describes it."""
 
     type: Literal["table_made"] = "table_made"
     table: TableNumber
@@ -74,14 +75,14 @@ class TableMade(InPieces):
 
 
 class TableReady(Numbered):
-    """The first values of a table are in place."""
+    """Announce that the first values of a table are in place."""
 
     type: Literal["table_ready"] = "table_ready"
     table: TableNumber
 
 
 class TableArrived(Numbered):
-    """The sender has reached a barrier, or has passed it. Repeated while it waits."""
+    """The sender has reached a barrier, or has passed it. It repeats this while it waits."""
 
     type: Literal["table_arrived"] = "table_arrived"
     passed: Count
@@ -89,11 +90,11 @@ class TableArrived(Numbered):
 
 
 class TableAddition(InPieces):
-    """Add to a shard: `rows` ids (all rows if it is `None`), then the delta.
+    """Add a delta to rows of a shard. The payload has `rows` ids, and then the delta.
 
-    `is_first`: the values are replaced, without the updater. `contained`: the number of additions
-    that the primary has applied, including this one, which it passes on to a replica. 0 if it is
-    for the primary.
+    If `rows` is `None`, the delta is for all rows, and there are no ids. `is_first`: the values are
+    replaced, without the updater. `contained`: for a replica, the number of additions that the
+    primary has applied, including this one. For the primary, it is 0.
     """
 
     type: Literal["table_addition"] = "table_addition"
@@ -117,7 +118,7 @@ class TableReplicated(Numbered):
 
 
 class TableAdded(Numbered):
-    """An addition is in all copies of its shard, or it was `refused` for this reason."""
+    """An addition is in all copies of its shard. If `refused` is not empty, it was refused."""
 
     type: Literal["table_added"] = "table_added"
     table: TableNumber
@@ -137,7 +138,7 @@ class TableState(Numbered):
 
 
 class TableStateTaken(Numbered):
-    """A replica has all of a state, or must get it, or get it again from the beginning."""
+    """A replica has the whole state, or needs the state from the beginning."""
 
     type: Literal["table_state_taken"] = "table_state_taken"
     table: TableNumber
@@ -146,7 +147,7 @@ class TableStateTaken(Numbered):
 
 
 class TableGet(InPieces):
-    """Ask for rows of a shard. The payload has `rows` ids. If it is `None`, for all rows."""
+    """Ask for rows of a shard. The payload has `rows` ids. If `rows` is `None`, for all rows."""
 
     type: Literal["table_get"] = "table_get"
     table: TableNumber
@@ -155,7 +156,7 @@ class TableGet(InPieces):
 
 
 class TableGot(BaseMessage):
-    """The bytes of the requested rows, from `start` on, of `nbytes` altogether.
+    """The bytes of the requested rows, from `start` on, of `nbytes` in total.
 
     `image` names the memory with the values of the shard, for nodes on the same host. 0: none.
     """
@@ -168,7 +169,7 @@ class TableGot(BaseMessage):
 
 
 class TableRefused(BaseMessage):
-    """Rows that were asked for are not to be had."""
+    """Refuse a read, because the requested rows are not available."""
 
     type: Literal["table_refused"] = "table_refused"
     reason: Reason

@@ -1,4 +1,4 @@
-"""Messages by which two nodes agree to merge both or neither. See `dpwa.policy.transactions`."""
+"""Messages with which two nodes agree to merge both or neither. See `dpwa.policy.transactions`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dpwa.wire.fields import (
 
 
 class Propose(BaseMessage):
-    """Ask for a transaction, on this node's snapshot of this version.
+    """Propose a transaction on this node's snapshot of this version.
 
-    With `exchange` both ends will merge the other's snapshot, or neither. With `share` the serving
-    node gives half of its push-sum mass along with its own.
+    With `exchange`, both nodes merge the snapshot of the other, or neither does. With `share`, the
+    serving node also gives half of its push-sum weight.
     """
 
     type: Literal["propose"] = "propose"
@@ -31,11 +31,11 @@ class Propose(BaseMessage):
     fingerprint: Fingerprint
     version: Count
     news: News
-    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, the transaction is off
+    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after this, the transaction is aborted
 
 
 class Agreed(BaseMessage):
-    """Agree to a transaction, on the serving node's snapshot of this version, with so much mass."""
+    """Agree to a transaction, on the serving node's snapshot of this version, with this weight."""
 
     type: Literal["agreed"] = "agreed"
     transaction: Transaction
@@ -53,9 +53,9 @@ class Busy(BaseMessage):
 
 
 class Prepared(BaseMessage):
-    """Say whether all of the other's snapshot is there, and will be merged if it decides so.
+    """Report whether the other node's snapshot has arrived, and will be merged after a commit.
 
-    If not, it could not be had or must not be merged, and the transaction is off.
+    If it has not arrived, or must not be merged, the transaction is aborted.
     """
 
     type: Literal["prepared"] = "prepared"
@@ -65,7 +65,7 @@ class Prepared(BaseMessage):
 
 
 class TransactionDecision(BaseMessage):
-    """Send whether a transaction holds. Repeated until it is noted."""
+    """Send whether a transaction is committed. The sender repeats this until it is acknowledged."""
 
     type: Literal["decision"] = "decision"
     transaction: Transaction

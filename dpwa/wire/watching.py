@@ -1,4 +1,4 @@
-"""Messages for watching a run, with the records of a node about itself, and about others."""
+"""Messages for watching a run: the records of a node about itself and other nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dpwa.wire.fields import BaseMessage, Count, OptionalName
 class AskHistory(BaseMessage):
     """Ask for the samples after a time, oldest first, and for the events after a number.
 
-    `since` is in seconds since the epoch by the clock of the node that is asked. `of`, unless
-    empty, names a different node, whose samples this node has heard and sends in place of its own.
+    `since` is in seconds since the epoch, by the clock of the node that is asked. If `of` is not
+    empty, it names a different node. The asked node then sends its samples of that node.
     """
 
     type: Literal["ask_history"] = "ask_history"
@@ -24,14 +24,14 @@ class AskHistory(BaseMessage):
 
 
 class HistoryMessage(BaseMessage):
-    """Some of the samples and events. The payload is a msgpack map."""
+    """Some samples and events. The payload is a msgpack map."""
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
     is_for_onlookers: ClassVar[bool] = True
 
 
-# What is told of the node itself, and the entries of its peers and members, in this order.
+# The fields of the node itself, and the fields of its peers and its members, in this order.
 IDENTITY = ("name", "endpoint", "host", "pid", "algorithm", "topology", "group")
 PEER_ENTRY = (
     "name",

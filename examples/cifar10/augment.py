@@ -8,12 +8,12 @@ from torch.nn import functional
 
 
 def random_crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift every image by up to `padding` pixels each way, and mirror half of them.
+    """Shift every image by up to `padding` pixels in each direction, and mirror half of them.
 
     Args:
         images: shape (N, C, H, W), any dtype and device.
-        generator: a CPU generator; the same one gives the same crops on every device.
-        padding: width in pixels of the black border that crops may reach into.
+        generator: a CPU generator, so that crops are equal on every device.
+        padding: width in pixels of the black border around each image.
 
     Returns:
         New images of the same shape, dtype and device.
@@ -27,15 +27,15 @@ def random_crop_and_flip(images: Tensor, generator: torch.Generator, padding: in
 
 
 def _crop_positions(count: int, size: int, padding: int, generator: torch.Generator) -> Tensor:
-    """For each image, `size` neighbouring positions in the padded image: shape (count, size)."""
+    """Return `size` consecutive positions in each padded image, shape (count, size)."""
     start = torch.randint(0, 2 * padding + 1, (count, 1), generator=generator)
     return start + torch.arange(size)
 
 
 def _gather(padded: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pick rows (N, H) and columns (N, W) of each image, all in one indexing operation."""
+    """Pick rows (N, H) and columns (N, W) of each image by one indexing operation."""
     rows, columns = rows.to(padded.device), columns.to(padded.device)
     image = torch.arange(len(padded), device=padded.device)
-    # The channel slice sits between index tensors, so torch puts the channels last.
+    # The channel slice is between index tensors, so torch puts the channels last.
     picked = padded[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
     return picked.permute(0, 3, 1, 2).contiguous()

@@ -1,10 +1,10 @@
-"""CIFAR-10 as published in its "python version", read without trusting the files.
+"""Reader of CIFAR-10's "python version", which does not trust the files.
 
 The folder `cifar-10-batches-py` holds pickled dicts with bytes keys, written by Python 2: images as
 a numpy uint8 array of shape (images, 3072) - 1024 red, 1024 green, 1024 blue values, row by row -
-and labels as a list of integers. A pickle can name any function to call, so `RestrictedUnpickler`
-knows only the names that rebuild such an array, and hands out stand-ins instead of numpy's own:
-nothing in a file reaches numpy before its type, its shape and its size were checked here.
+and labels as a list of integers. A pickle can call any function, so `RestrictedUnpickler` accepts
+only the names that rebuild such an array, and replaces numpy's functions by its own. These check
+type, shape and size before they make an array.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STANDARD_DEVIATION = (0.2470, 0.2435, 0.2616)
 
 
 class CifarError(UserError):
-    """The data folder, or a file in it, is not what was expected."""
+    """The data folder, or a file in it, is invalid."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ def read_cifar10(data_dir: Path) -> Cifar10:
     """Read the seven files of a `cifar-10-batches-py` folder.
 
     Raises:
-        CifarError: the folder or a file is missing, damaged or asks for more than plain arrays.
+        CifarError: the folder or a file is missing or damaged, or has more than plain arrays.
     """
     expected = (*TRAIN_FILES, TEST_FILE, META_FILE)
     missing = [name for name in expected if not (data_dir / name).is_file()]
     if missing:
         absent = f"no {', '.join(missing)}" if data_dir.is_dir() else "no such folder"
         raise CifarError(
-            f"{data_dir}: {absent}; expected the unpacked folder cifar-10-batches-py with "
+            f"{data_dir}: {absent}. Expected the unpacked folder cifar-10-batches-py with "
             f"{', '.join(expected)} (nothing is downloaded)"
         )
     batches = [read_batch(data_dir / name) for name in TRAIN_FILES]
@@ -92,7 +92,7 @@ def read_batch(path: Path) -> Split:
     """Read one batch file.
 
     Raises:
-        CifarError: the file is damaged, or does not hold images and labels of CIFAR-10.
+        CifarError: the file is damaged, or has no images and labels of CIFAR-10.
     """
     content = _load(path)
     data, labels = content.get(b"data"), content.get(b"labels")
@@ -111,7 +111,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     """Read the ten names, in the order of the labels, from `batches.meta`.
 
     Raises:
-        CifarError: the file is damaged or holds something else.
+        CifarError: the file is damaged, or has no names.
     """
     names = _load(path).get(b"label_names")
     if (
@@ -124,9 +124,9 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 
 
 def private_shard(split: Split, rank: int, world_size: int, seed: int) -> Split:
-    """Return this node's own part: disjoint from every other rank's, equal in size to within one.
+    """Return the part of this rank. Parts are disjoint, and their sizes differ by at most one.
 
-    Every rank shuffles with the same seed, so all agree on who owns which image without talking.
+    Every rank shuffles with the same seed, so all ranks agree on the parts without communication.
 
     Raises:
         CifarError: there are fewer images than nodes.
@@ -146,18 +146,18 @@ def normalize(images: Tensor) -> Tensor:
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`; the only one these files need is a single unsigned byte."""
+    """Replaces `numpy.dtype`. These files need only single unsigned bytes."""
 
     def __init__(self, code: object, *_flags: object) -> None:
         if code not in ("u1", b"u1"):
             raise pickle.UnpicklingError(f"expected arrays of unsigned bytes (u1), got {code!r}")
 
     def __setstate__(self, state: object) -> None:
-        """Ignore byte order and alignment: they mean nothing for single bytes."""
+        """Ignore byte order and alignment, which have no effect on single bytes."""
 
 
 class _Array:
-    """Stands for `numpy.ndarray` until its state was checked; then `values` is the real one."""
+    """Replaces `numpy.ndarray`. After a check of its state, `values` is the real array."""
 
     values: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
@@ -166,24 +166,24 @@ class _Array:
         if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
             raise pickle.UnpicklingError("expected an array of unsigned bytes (u1)")
         flat = np.frombuffer(data, dtype=np.uint8)
-        # frombuffer is read-only, and the copy makes rows contiguous whatever the file's order.
+        # The result of frombuffer is read-only. The copy is writable, with contiguous rows.
         self.values = flat.reshape(shape, order="F" if is_fortran else "C").copy(order="C")
 
 
 def _reconstruct(*_arguments: object) -> _Array:
-    """Stands for numpy's function that makes an empty array, to be filled by its state."""
+    """Replaces numpy's function that makes an empty array."""
     return _Array()
 
 
 def _latin1_bytes(text: str, encoding: str) -> bytes:
-    """Stands for `_codecs.encode`: how Python 3 writes bytes in Python 2's pickle protocol."""
+    """Replaces `_codecs.encode`, by which Python 3 writes bytes in old pickle protocols."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"expected bytes encoded as latin1, got {encoding!r}")
     return text.encode("latin1")
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Rebuilds dicts, lists, numbers, strings and arrays of bytes; refuses every other name."""
+    """Rebuilds dicts, lists, numbers, strings and arrays of bytes, and refuses other names."""
 
     ALLOWED: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012 - never written to
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
@@ -194,29 +194,29 @@ class RestrictedUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module_name: str, global_name: str) -> Callable[..., object]:
-        """Return the stand-in for a name that the file mentions; nothing is ever imported.
+        """Return the replacement for a name in the file. This never imports a module.
 
         Raises:
-            pickle.UnpicklingError: the file asks for anything else.
+            pickle.UnpicklingError: the file uses any other name.
         """
         try:
             return self.ALLOWED[module_name, global_name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"it asks for {module_name}.{global_name}, which no CIFAR-10 file needs; refused"
+                f"it uses {module_name}.{global_name}, which no CIFAR-10 file needs"
             ) from None
 
 
 def _load(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as file:
-            # Python 2 did not say which strings are text: leave all of them bytes.
+            # Python 2 does not distinguish text and bytes, so all strings stay bytes.
             content = RestrictedUnpickler(file, encoding="bytes").load()
-    except Exception as error:  # a damaged pickle may raise nearly anything
+    except Exception as error:  # a damaged pickle may raise nearly any error
         reason = str(error) or type(error).__name__
-        raise CifarError(f"{path}: not a CIFAR-10 python batch: {reason}") from error
+        raise CifarError(f"{path}: the file is not a CIFAR-10 python batch: {reason}") from error
     if not isinstance(content, dict):
-        raise CifarError(f"{path}: not a CIFAR-10 python batch: it holds no dict")
+        raise CifarError(f"{path}: the file is not a CIFAR-10 python batch: it has no dict")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Test accuracy, and batch-norm statistics that belong to merged parameters."""
+"""Test accuracy, and batch-norm statistics for merged parameters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Return the fraction of images that the model labels correctly; its mode is restored.
+    """Return the share of correctly classified images. The mode of the model is restored.
 
     Raises:
-        ValueError: there was no image.
+        ValueError: there are no images.
     """
     was_training = model.training
     model.eval()
@@ -32,10 +32,10 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
 def recompute_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Replace all running batch-norm statistics by the plain mean over one or more batches.
 
-    Gossip averages the running statistics of two nodes like their parameters, but the statistics of
-    an averaged network are not the average of the statistics: the two may differ by much when the
-    nodes are far apart. A few forward passes measure them exactly. Nothing else of the model
-    changes, and a model without batch norm is left alone.
+    Gossip averages the running statistics of two nodes like their parameters. But the statistics of
+    an averaged network are not the average of the statistics, and may differ much if the nodes are
+    far apart. A few forward passes measure them exactly. All other parts of the model stay
+    unchanged.
 
     Source: Izmailov et al., "Averaging Weights Leads to Wider Optima" (2018), section 3.2.
     """
@@ -44,10 +44,10 @@ def recompute_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
         return
     momenta = [layer.momentum for layer in layers]
     was_training = model.training
-    model.eval()  # dropout must stay off: these are the statistics of evaluation
+    model.eval()  # no dropout, because the statistics are for evaluation
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # None makes the statistics a plain mean over all batches
+        layer.momentum = None  # with None, the statistics are a plain mean over all batches
         layer.train()
     for images in batches:
         model(images)

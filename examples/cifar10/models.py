@@ -49,7 +49,7 @@ def resnet18(classes: int = 10) -> nn.Sequential:
 
 
 def vgg16(classes: int = 10) -> nn.Sequential:
-    """VGG-16 with batch norm; for 32x32 images its two hidden layers have 512 units, not 4096.
+    """VGG-16 with batch norm. For 32x32 images its two hidden layers have 512 units, not 4096.
 
     Source: Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configuration D.
     """
@@ -66,7 +66,7 @@ def vgg16(classes: int = 10) -> nn.Sequential:
 
 
 def small(classes: int = 10) -> nn.Sequential:
-    """Three convolutions and one linear layer: quick enough for a laptop's processor."""
+    """Three convolutions and one linear layer, fast enough for the CPU of a laptop."""
     layers: list[nn.Module] = []
     in_channels = 3
     for out_channels in (32, 64, 128):
@@ -89,7 +89,7 @@ MODELS: dict[str, Callable[[], nn.Sequential]] = {
 def _convolution(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
 ) -> nn.Sequential:
-    """A convolution and its batch norm, which makes a bias of the convolution useless."""
+    """A convolution without bias, followed by batch norm."""
     return nn.Sequential(
         nn.Conv2d(
             in_channels,

@@ -1,4 +1,4 @@
-"""What the command line and the launcher's environment say about a training run."""
+"""The options of a training run, from the command line and the launcher's environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL_NAMES = ("resnet18", "vgg16", "small")
 
 @dataclass(frozen=True)
 class Place:
-    """Which node this process is; alone, it is the only one and has no configuration.
+    """The node of this process. A process that trains alone has no configuration.
 
     Attributes:
         name: the node's name in the configuration.
@@ -32,7 +32,7 @@ class Place:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Place:
-        """Take what the command line says; without that, what `dpwa launch` has set.
+        """Return the place from the command line, or from the variables of `dpwa launch`.
 
         Raises:
             UserError: the configuration has mistakes or no such node, or a variable is wrong.
@@ -45,10 +45,10 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Read the four variables that `dpwa launch` sets; without DPWA_NAME there is no gossip.
+        """Return the place from the variables of `dpwa launch`. Without DPWA_NAME, train alone.
 
         Raises:
-            UserError: DPWA_NAME is set, but another one is missing or makes no sense.
+            UserError: DPWA_NAME is set, but another variable is missing or invalid.
         """
         name = os.environ.get("DPWA_NAME")
         if name is None:
@@ -66,7 +66,7 @@ class Place:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line; a mistake in it ends the process with exit code 2."""
+    """Parse the command line. A mistake ends the process with exit code 2."""
     parser = argparse.ArgumentParser(
         description="Train a network on CIFAR-10, alone or as one node of a gossiping group."
     )
@@ -78,17 +78,17 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="your folder cifar-10-batches-py (%(default)s)",
     )
     add("--config-file", help="configuration of all nodes, in place of `dpwa launch`")
-    add("--name", help="of this node in it")
-    add("--resume", "-r", action="store_true", help="go on from the weights of an earlier run")
+    add("--name", help="name of this node in the configuration")
+    add("--resume", "-r", action="store_true", help="continue from the weights of an earlier run")
     add("--model", choices=MODEL_NAMES, default="resnet18", help="network (%(default)s)")
     add("--epochs", type=_count, default=90, help="passes over this node's shard (%(default)s)")
-    add("--steps-per-epoch", type=_count, help="end each epoch early, for a quick try")
+    add("--steps-per-epoch", type=_count, help="end each epoch early, for a quick test")
     add("--batch-size", type=_count, default=128, help="images per step and node (%(default)s)")
     add("--lr", type=_number, default=0.1, help="learning rate at the start (%(default)s)")
-    add("--momentum", type=_number, default=0.9, help="of Nesterov; 0 for none (%(default)s)")
-    add("--weight-decay", type=_number, default=5e-4, help="pull toward zero (%(default)s)")
+    add("--momentum", type=_number, default=0.9, help="Nesterov momentum (%(default)s)")
+    add("--weight-decay", type=_number, default=5e-4, help="weight decay (%(default)s)")
     add("--lr-decay", type=_number, default=0.2, help="factor on the learning rate (%(default)s)")
-    add("--lr-decay-every", type=_count, default=30, help="... each so many epochs (%(default)s)")
+    add("--lr-decay-every", type=_count, default=30, help="epochs between decays (%(default)s)")
     add(
         "--batch-norm-batches",
         type=_count_or_zero,
@@ -96,7 +96,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="training batches that measure batch-norm statistics before a test; 0 keeps those "
         "that gossip averaged (%(default)s)",
     )
-    add("--seed", type=_seed, default=0, help="of parameters, shards, augmentation (%(default)s)")
+    add("--seed", type=_seed, default=0, help="seed of all random choices (%(default)s)")
     add(
         "--output",
         type=_file,
@@ -105,7 +105,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if (options.name is None) != (options.config_file is None):
-        parser.error("--config-file and --name go together")
+        parser.error("give --config-file and --name together")
     return options
 
 

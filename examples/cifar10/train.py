@@ -1,4 +1,4 @@
-"""Train CIFAR-10 by gossip: every node has a private shard, and nobody coordinates.
+"""Train CIFAR-10 by gossip. Every node has a private shard, and there is no coordinator.
 
 Run: dpwa launch -n 4 -- python examples/cifar10/train.py --data-dir cifar-10-batches-py
 """
@@ -32,8 +32,8 @@ def main() -> int:
 
 
 def import_train() -> Callable[[Namespace, Place], None]:
-    """Import the training loop, and with it torch, which takes seconds and loses interrupts."""
-    # Nothing is open yet, so a Ctrl-C may end the process on the spot.
+    """Import the training loop and torch, which takes seconds."""
+    # No file is open yet, so Ctrl-C may end the process at once.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from training import train
 

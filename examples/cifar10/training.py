@@ -42,7 +42,7 @@ SHOWN_COLUMNS = ("epoch", "train_loss", "test_accuracy", "merges", "seconds")
 
 @dataclass
 class Progress:
-    """What one epoch did; `consensus_distance` is the one seen at its last merge."""
+    """The results of one epoch. `consensus_distance` is that of the last merge."""
 
     steps: int = 0
     loss_sum: float = 0.0
@@ -59,10 +59,10 @@ class Trainer:
         shard = private_shard(data.train, place.rank, place.world_size, options.seed)
         self.shard = shard.to(self.device)
         self.test = data.test.to(self.device)
-        # All nodes start from the same parameters: the average of unrelated networks is noise.
+        # All nodes start from the same parameters. An average of unrelated networks is useless.
         torch.manual_seed(options.seed)
         self.model = MODELS[options.model]().to(self.device)
-        # From here on each node draws its own order, augmentation and dropout.
+        # From here on, order, augmentation and dropout differ between nodes.
         torch.manual_seed(options.seed + place.rank + 1)
         self.generator = torch.Generator().manual_seed(options.seed + place.rank + 1)
         self.optimizer = torch.optim.SGD(
@@ -75,10 +75,10 @@ class Trainer:
         self.schedule = torch.optim.lr_scheduler.StepLR(
             self.optimizer, options.lr_decay_every, options.lr_decay
         )
-        self.loss: float | None = None  # of the latest step
+        self.loss: float | None = None  # loss of the latest step
 
     def train_epoch(self, gossip: DpwaPyTorchAdapter | None) -> Progress:
-        """Take one pass over the shard; the two calls around each step are all the gossip."""
+        """Take one pass over the shard. The two calls around each step do the gossip."""
         progress = Progress()
         for images, labels in islice(self.training_batches(), self.options.steps_per_epoch):
             if gossip is not None:
@@ -101,7 +101,7 @@ class Trainer:
         return loss.item()
 
     def test_accuracy(self) -> float:
-        """Measure batch-norm statistics of the merged parameters, then the test accuracy."""
+        """Return the test accuracy, after recomputing the batch-norm statistics."""
         if self.options.batch_norm_batches > 0:
             batches = islice(self.training_batches(), self.options.batch_norm_batches)
             recompute_batch_norm(self.model, (images for images, _ in batches))
@@ -116,10 +116,10 @@ class Trainer:
 
 
 def train(options: argparse.Namespace, place: Place) -> None:
-    """Train and test for all epochs, with a log line and a checkpoint after each.
+    """Train and test for all epochs, with a log line and a checkpoint after each epoch.
 
     Raises:
-        DpwaError: the data or the node's configuration is not usable; the message says why.
+        DpwaError: the data or the node's configuration is not usable.
         OSError: a file cannot be written.
     """
     trainer = Trainer(options, place, read_cifar10(options.data_dir))
@@ -146,33 +146,33 @@ def train(options: argparse.Namespace, place: Place) -> None:
 
 
 def resume(trainer: Trainer, output: Path) -> int:
-    """Take over the weights of an earlier run; return how many epochs its log has.
+    """Load the weights of an earlier run, and return the number of epochs in its log.
 
-    The momentum begins anew. What the node keeps by itself is set in the configuration, see
-    `checkpoint`.
+    The momentum starts at zero. The setting `checkpoint` of the configuration saves the whole
+    state.
 
     Raises:
-        UserError: there are no weights that fit.
+        UserError: there are no weights for this model.
     """
     try:
         weights = torch.load(output, map_location=trainer.device, weights_only=True)
         trainer.model.load_state_dict(weights)
     except FileNotFoundError:
-        raise UserError(f"{output}: no such file to resume from; leave --resume out") from None
+        raise UserError(f"{output}: there is no such file. Leave out --resume") from None
     except (RuntimeError, UnpicklingError) as error:
-        raise UserError(f"{output}: not the weights of {trainer.options.model}: {error}") from None
+        raise UserError(f"{output}: no weights of {trainer.options.model}: {error}") from None
     with output.with_suffix(".csv").open(newline="") as log_file:
         epochs = [int(row["epoch"]) for row in csv.DictReader(log_file)]
     done = max(epochs, default=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a schedule that is ahead of its optimizer
+        warnings.simplefilter("ignore")  # torch warns of a schedule ahead of its optimizer
         for _ in range(done):
             trainer.schedule.step()
     return done
 
 
 def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, Any]:
-    """Train and test once; return the row of the log, without the number of the epoch."""
+    """Train and test once. Return the row of the log without the number of the epoch."""
     start = time.monotonic()
     learning_rate = trainer.schedule.get_last_lr()[0]
     progress = trainer.train_epoch(gossip)
@@ -189,9 +189,9 @@ def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, 
 
 
 def connect(trainer: Trainer, place: Place) -> AbstractContextManager[DpwaPyTorchAdapter | None]:
-    """Return this node's connection to the others; outside `dpwa launch` there is none."""
+    """Return this node's connection to the others, or `None` outside `dpwa launch`."""
     if place.config is None:
-        print("DPWA_NAME is not set (see `dpwa launch`): training alone", flush=True)
+        print("DPWA_NAME is not set, so this process trains alone (see `dpwa launch`)", flush=True)
         return nullcontext()
     return DpwaPyTorchAdapter(
         trainer.model,
@@ -203,21 +203,21 @@ def connect(trainer: Trainer, place: Place) -> AbstractContextManager[DpwaPyTorc
 
 
 def test_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the test images in order, as they are."""
+    """Yield the test images in order, without augmentation."""
     for start in range(0, len(split), TEST_BATCH_SIZE):
         images = split.images[start : start + TEST_BATCH_SIZE]
         yield normalize(images), split.labels[start : start + TEST_BATCH_SIZE]
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the state_dict; a reader, or a crash, never meets half a file."""
+    """Write the state_dict, so that a crash never leaves an incomplete file."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(model.state_dict(), unfinished)
     unfinished.replace(path)
 
 
 def default_device(rank: int) -> torch.device:
-    """Spread the nodes over the GPUs; without one, use the processor."""
+    """Return the GPU of this rank, or the CPU if there is no GPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", rank % torch.cuda.device_count())
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The picture of a comparison: how fast each algorithm learns, and what it sends for that."""
+"""The picture of a comparison: the error and the traffic of each algorithm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, then darker relatives: neighbours in the table differ most.
+# Okabe and Ito's palette, then darker forms. Neighbours in the table differ most.
 _PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#7B3294", "#8C510A", "#01665E", "#C51B7D",

@@ -1,4 +1,4 @@
-"""One node of a run: it trains on all the digits and keeps how its parameters have moved."""
+"""One node of a run, which trains on the digits and records its parameters."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from dpwa.demo.training import Learner, Task, build_model
 from dpwa.types import StrictModel
 
 POLL_S = 0.005
-# A step takes at least so long. One on the digits takes less than a time slice of the operating
-# system, which would decide alone who is how many steps ahead of whom.
+# The minimum time of a step. A step on the digits takes less than a time slice of the operating
+# system, so without a minimum the system would decide which node is ahead.
 STEP_S = 0.005
 PLAN_NAME = "plan.json"
 ATTACKS = {"huge": 1e6, "nan": math.nan}
 
 
 class Plan(StrictModel):
-    """What a run is about, beside its algorithm.
+    """The plan of a run, without its algorithm.
 
     Attributes:
-        nodes: how many, at least 2.
-        steps: of each node.
-        seed: of the parameters, the batches, and who asks whom.
-        every: so many steps from one record to the next.
-        attack: what the last node serves in place of parameters, if anything.
-        shards: whether all nodes draw from all data, or each mostly from classes of its own.
+        nodes: number of nodes, at least 2.
+        steps: number of steps of each node.
+        seed: seed of the parameters, the batches, and the picked peers.
+        every: number of steps between two records.
+        attack: the values that the last node serves in place of parameters, if any.
+        shards: whether nodes share all data, or each has mostly its own classes.
     """
 
     nodes: int
@@ -48,7 +48,7 @@ class Plan(StrictModel):
 
 
 def main() -> None:
-    """Take part in the run of every folder that is named, as the node that the launcher names."""
+    """Take part in the runs of all given folders, as the node that the launcher names."""
     torch.set_num_threads(1)
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])
     for argument in sys.argv[1:]:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def take_part(folder: Path, plan: Plan, name: str, rank: int) -> None:
-    """Train or attack in one run, and leave a record of it."""
+    """Train or attack in one run, and write its record."""
     meeting, learner = Meeting(folder, name, plan.nodes), learner_of(rank, plan)
     with DpwaPyTorchAdapter(learner.model, name, folder / "dpwa.yaml") as gossip:
         meeting.wait_for_all("ready")
@@ -69,12 +69,12 @@ def take_part(folder: Path, plan: Plan, name: str, rank: int) -> None:
             attack(learner.model, gossip, ATTACKS[plan.attack], meeting)
         else:
             train(learner, gossip, record)
-        meeting.wait_for_all("done")  # slower ones still want this one's parameters
+        meeting.wait_for_all("done")  # slower nodes still fetch from this node
         record.save(folder / f"{name}.npz", gossip.connection.node.report()["bytes_sent"])
 
 
 def learner_of(rank: int, plan: Plan) -> Learner:
-    """Return a model in training: all nodes begin alike, and each draws batches of its own."""
+    """Return a learner. All nodes start equal, and each has its own batches."""
     examples, test = load_digits()
     if plan.shards == "private":
         shards = label_skewed_shards(examples.labels, plan.nodes, plan.seed)
@@ -84,7 +84,7 @@ def learner_of(rank: int, plan: Plan) -> Learner:
 
 
 def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> None:
-    """Take all steps of the task, each with an exchange."""
+    """Take all steps, each with an exchange."""
     loss: float | None = None
     for step in range(1, learner.task.steps + 1):
         gossip.update_send(loss)
@@ -96,7 +96,7 @@ def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> Non
 
 
 def attack(model: nn.Module, gossip: DpwaPyTorchAdapter, size: float, meeting: Meeting) -> None:
-    """Publish nonsense, with a loss that looks good, until the others have done their work."""
+    """Publish wrong values with a good loss, until the other nodes have finished."""
     generator = torch.Generator().manual_seed(0)
     while not meeting.has_all("done"):
         for value in model.parameters():
@@ -110,8 +110,8 @@ def attack(model: nn.Module, gossip: DpwaPyTorchAdapter, size: float, meeting: M
 class Meeting:
     """Files in a folder by which the processes of a run wait for each other.
 
-    They change nothing of what is compared, as a meeting by gossip would. A node that fails is no
-    reason to wait for ever: then the parent stops all.
+    Unlike messages between nodes, files do not affect the comparison. If a node fails, the parent
+    stops all processes, so no process waits for ever.
     """
 
     def __init__(self, folder: Path, name: str, count: int) -> None:
@@ -120,22 +120,22 @@ class Meeting:
         self._count = count
 
     def arrive(self, what: str) -> None:
-        """Tell the others that this node is so far."""
+        """Report that this node has reached a point."""
         (self._folder / f"{self._name}.{what}").touch()
 
     def has_all(self, what: str) -> bool:
-        """Tell whether all are so far."""
+        """Return whether all nodes have reached a point."""
         return len(list(self._folder.glob(f"*.{what}"))) >= self._count
 
     def wait_for_all(self, what: str) -> None:
-        """Arrive, and wait for the others."""
+        """Report that this node has arrived, and wait for the others."""
         self.arrive(what)
         while not self.has_all(what):
             time.sleep(POLL_S)
 
 
 class Recorder:
-    """Copies the parameters every few steps; they are judged when all is over, off the clock."""
+    """Copies the parameters every few steps. They are evaluated after the run."""
 
     def __init__(self, model: nn.Module, every: int) -> None:
         self._model = model
@@ -145,7 +145,7 @@ class Recorder:
         self.step(0)
 
     def step(self, step: int) -> None:
-        """Take a copy if one is due after so many steps."""
+        """Copy the parameters if this step is due."""
         if step % self._every == 0:
             vector = parameters_to_vector(self._model.parameters()).detach().numpy().copy()
             self._records.append((step, time.monotonic() - self._began, vector))
@@ -160,7 +160,7 @@ class Recorder:
         }
 
     def save(self, path: Path, bytes_sent: int) -> None:
-        """Write all of it."""
+        """Write all copies to a file."""
         np.savez(path, bytes_sent=bytes_sent, **self.arrays())  # type: ignore[arg-type]
 
 

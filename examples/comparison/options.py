@@ -1,4 +1,4 @@
-"""What both scripts read from their command lines."""
+"""Common command line options of both scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def counter(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers within limits, for argparse."""
+    """Return a parser of whole numbers within limits, for argparse."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:

@@ -1,4 +1,4 @@
-"""Outcomes: what trajectories are worth, by the accuracy on the test set."""
+"""Outcomes of runs: the accuracy of trajectories on the test set."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ GOAL = 0.93
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one variant did, or the median over several seeds.
+    """The results of one variant, or medians over several seeds.
 
     Attributes:
-        steps: (n,) after how many steps
-        accuracy: (n,) which mean accuracy of the nodes was measured.
-        steps_to_goal: the first of `steps` with a mean of `GOAL`; infinite if there is none.
-        seconds_to_goal: the mean of the nodes' times then; NaN if they took turns in one process.
-        mean, worst: final accuracy, of all nodes and of the worst one.
+        steps: (n,) the numbers of steps.
+        accuracy: (n,) the mean accuracy of the nodes after these steps.
+        steps_to_goal: the first of `steps` with a mean of `GOAL`, or infinite.
+        seconds_to_goal: the mean time of the nodes then, or NaN if they shared a process.
+        mean, worst: final accuracy, as the mean of all nodes and of the worst node.
         mean_model: final accuracy of the mean of all nodes' parameters.
-        mb_sent: 10^6 bytes that each node has sent, on average.
+        mb_sent: mean 10^6 bytes that a node sent.
     """
 
     steps: np.ndarray
@@ -47,7 +47,7 @@ class Jury:
         self._learner = learner_of(0, Plan(nodes=1, steps=1, seed=0))
 
     def accuracy(self, vector: np.ndarray) -> float:
-        """Return the share of the test set that a model with these parameters classifies well."""
+        """Return the test accuracy of a model with these parameters."""
         vector_to_parameters(torch.from_numpy(vector.copy()), self._learner.model.parameters())
         return float(self._learner.accuracy())
 
@@ -70,14 +70,14 @@ class Jury:
 
 
 def reached(accuracy: np.ndarray, goal: float = GOAL) -> int | None:
-    """Return the first position where the goal is reached; `None` if there is none."""
-    # Three nodes at 0.93 have a mean of 0.9299999: it counts.
+    """Return the first position where the goal is reached, or `None`."""
+    # The mean of three nodes at 0.93 is 0.9299999 and reaches the goal.
     (positions,) = np.nonzero(accuracy >= goal - 1e-9)
     return int(positions[0]) if len(positions) else None
 
 
 def over_seeds(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the medians of every figure, and of every point of the curve."""
+    """Return the medians of each figure, and of each point of the curve."""
     names = ("steps_to_goal", "seconds_to_goal", "mean", "worst", "mean_model", "mb_sent")
     figures = {name: median(getattr(outcome, name) for outcome in outcomes) for name in names}
     curve = np.median([outcome.accuracy for outcome in outcomes], axis=0)

@@ -1,4 +1,4 @@
-"""Runs: all nodes of each as processes, or in this one where they do not gossip."""
+"""Runs of variants. Nodes are processes, or share this process if they do not gossip."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpwa.types import JsonObject
 
 NODE = Path(__file__).with_name("node.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # there are more nodes than cores
-LOG_LEVEL = "error"  # nodes end within milliseconds of each other, and warn about it
+LOG_LEVEL = "error"  # nodes end at slightly different times, and would warn
 ERROR_LINES = 20
 
 Progress = Callable[["Run"], None]
@@ -36,7 +36,7 @@ class RunError(DpwaError):
 
 @dataclass(frozen=True)
 class Run:
-    """A variant, what to do with it, and the transport of its nodes."""
+    """A variant with its plan and the transport of its nodes."""
 
     variant: Variant
     plan: Plan
@@ -45,13 +45,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """How the parameters of one node have moved.
+    """The parameters of one node over time.
 
     Attributes:
-        steps: (n,) after how many steps.
-        seconds: (n,) after how much time; `None` if several nodes took turns in one process.
-        vectors: (n, parameters).
-        bytes_sent: by this node.
+        steps: (n,) the numbers of steps.
+        seconds: (n,) the times, or `None` if several nodes took turns in one process.
+        vectors: (n, parameters) the parameters.
+        bytes_sent: bytes that this node sent.
     """
 
     steps: np.ndarray
@@ -61,18 +61,18 @@ class Trajectory:
 
 
 def run_all(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
-    """Do all runs, one after the other; return the trajectories of all nodes of each.
+    """Do all runs, one after the other, and return the trajectories of all nodes of each run.
 
-    Those that gossip share their processes: starting one takes longer than a run.
+    Runs with gossip share their processes, because starting a process takes longer than a run.
 
     Args:
-        runs: all with the same number of nodes.
-        on_done: called after each.
+        runs: runs with the same number of nodes.
+        on_done: called after each run.
 
     Raises:
-        RunError: a node failed; all have been stopped.
+        RunError: a node failed. All nodes have been stopped.
         UserError: a DPWA_* variable of the environment is wrong, or there are no free ports.
-        KeyboardInterrupt: the user interrupted; all have been stopped.
+        KeyboardInterrupt: the user interrupted. All nodes have been stopped.
     """
     gossiping = [run for run in runs if run.variant.gossips]
     found = iter(_run_processes(gossiping, on_done) if gossiping else ())
@@ -82,7 +82,7 @@ def run_all(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
 def _run_processes(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
     nodes = runs[0].plan.nodes
     names = [f"w{number}" for number in range(1, nodes + 1)]
-    ports = free_ports(nodes * len(runs))  # no run hears what is left of the one before
+    ports = free_ports(nodes * len(runs))  # no run gets messages of the run before
     with tempfile.TemporaryDirectory(prefix="dpwa-compare-") as place:
         folders = {Path(place, str(number)): run for number, run in enumerate(runs)}
         for folder, run in folders.items():
@@ -93,7 +93,7 @@ def _run_processes(runs: Sequence[Run], on_done: Progress) -> list[list[Trajecto
 
 
 def _prepare(folder: Path, run: Run, nodes: list[JsonObject]) -> None:
-    """Write what the nodes of a run read."""
+    """Write the files that the nodes of a run read."""
     folder.mkdir()
     if run.variant.groups > 1:
         for rank, node in enumerate(nodes):
@@ -102,7 +102,7 @@ def _prepare(folder: Path, run: Run, nodes: list[JsonObject]) -> None:
     settings = {"nodes": nodes, **common, **run.variant.settings}
     config = folder / "dpwa.yaml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    load_config(config)  # the environment may override it: wrong here is wrong in every node
+    load_config(config)  # find mistakes in environment variables before the start
     (folder / PLAN_NAME).write_text(run.plan.model_dump_json(), encoding="utf-8")
 
 
@@ -135,10 +135,10 @@ def _loaded(path: Path) -> Trajectory:
 
 
 def _take_turns(run: Run, on_done: Progress) -> list[Trajectory]:
-    """Train all nodes in this process; with synchronous averaging, they agree after every step.
+    """Train all nodes in this process. With synchronous averaging, they agree after every step.
 
-    The momentum of each node is its own. That makes no difference: what is averaged is linear in
-    it, so the mean moves as if the gradients had been averaged.
+    Each node has its own momentum. The parameters are linear in the momentum, so their mean moves
+    as if the gradients had been averaged.
     """
     torch.set_num_threads(1)
     plan, averages = run.plan, run.variant.name == SYNCHRONOUS
@@ -157,7 +157,7 @@ def _take_turns(run: Run, on_done: Progress) -> list[Trajectory]:
 
 @torch.no_grad()
 def average(learners: Sequence[Learner]) -> None:
-    """Give all of them the mean of their parameters."""
+    """Set all learners to the mean of their parameters."""
     for values in zip(*(learner.model.parameters() for learner in learners), strict=True):
         mean = torch.stack(values).mean(dim=0)
         for value in values:
@@ -167,6 +167,6 @@ def average(learners: Sequence[Learner]) -> None:
 def _alone_or_in_a_ring(record: Recorder, plan: Plan, *, averages: bool) -> Trajectory:
     arrays = record.arrays()
     steps, vectors = arrays["steps"], arrays["vectors"]
-    # What a ring all-reduce sends: every node passes on (N-1)/N of the vector, twice.
+    # In a ring all-reduce, every node sends (N-1)/N of the vector twice.
     each_step = 2 * (plan.nodes - 1) / plan.nodes * vectors[0].nbytes if averages else 0.0
     return Trajectory(steps, None, vectors, each_step * plan.steps)

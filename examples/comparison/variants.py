@@ -1,4 +1,4 @@
-"""What is compared: one configuration for each algorithm, and two ways to train without gossip."""
+"""The compared variants: one configuration per algorithm, and two without gossip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from dpwa.types import JsonObject
 
 ALONE, SYNCHRONOUS = "alone", "synchronous"
-PERIOD = 10  # local steps between outer steps: there are only a few hundred steps
+PERIOD = 10  # local steps between outer steps, because runs are short
 
 
 @dataclass(frozen=True, eq=False)  # hashable, by identity
@@ -16,10 +16,10 @@ class Variant:
     """One line of the table.
 
     Attributes:
-        name: on the command line.
-        label: in tables and pictures.
-        settings: of the configuration, beside its nodes.
-        groups: how many groups the nodes are dealt to.
+        name: name on the command line.
+        label: name in tables and pictures.
+        settings: the configuration without its nodes.
+        groups: number of groups of nodes.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Variant:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What it is called on the command line: by its name, or by that of its algorithm."""
+        """The names of the variant on the command line: its own, and that of its algorithm."""
         if not self.gossips:
             return (self.name,)
         return str(self.settings.get("algorithm", "gossip")), self.name
 
     @property
     def gossips(self) -> bool:
-        """Whether it needs processes that talk to each other."""
+        """Whether it needs processes that exchange parameters."""
         return bool(self.settings)
 
 
@@ -73,7 +73,7 @@ def variants_named(names: str) -> tuple[Variant, ...]:
     The name of an algorithm stands for all its variants.
 
     Raises:
-        ValueError: one is not known, or none is named.
+        ValueError: a name is unknown, or the list is empty.
     """
     wanted = {name.strip() for name in names.split(",")}
     known = dict.fromkeys([word for variant in VARIANTS for word in variant.words])

@@ -1,4 +1,4 @@
-"""A node in a pod: SIGTERM, which Kubernetes sends before it stops a pod, ends it in good order."""
+"""A node in a pod, which closes properly on the SIGTERM of Kubernetes."""
 
 import signal
 import sys
@@ -12,11 +12,11 @@ import dpwa
 
 
 def stop(number: int, _: FrameType | None) -> None:
-    """Leave the loop: the node says goodbye on the way out."""
+    """Leave the loop, so that the node is closed."""
     sys.exit(128 + number)
 
 
-signal.signal(signal.SIGTERM, stop)  # the first process of a container ignores it otherwise
+signal.signal(signal.SIGTERM, stop)  # otherwise the first process of a container ignores it
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 32), Tanh(), Linear(32, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -30,5 +30,5 @@ with dpwa.connect(net, optimizer) as gossip:
         loss.backward()
         optimizer.step()
         gossip.step(loss.item())
-        time.sleep(0.02)  # where your model computes
+        time.sleep(0.02)  # stands for the step of your model
     print(gossip.finish(), flush=True)

@@ -451,7 +451,7 @@ def of_another(net):
     ("make", "names"),
     [
         (stale, "2 are in no"),
-        (masters, "4 are in no"),
+        (masters, "4 parameters are in no"),
         (flat, ""),
         (of_more, ""),
         (of_a_part, ""),
@@ -465,7 +465,7 @@ def test_an_optimizer_of_other_tensors_than_the_modules_is_told_once(make, names
         steps_of(net, [optimizer], 5, gossip)
     told = warnings_in(caplog, "trains other tensors than the module's parameters")
     if names is None:  # who is not told of it may train another module
-        names = "4 are in no" if is_given else ""
+        names = "4 parameters are in no" if is_given else ""
     assert len(told) == bool(names)
     assert all(names in each and "pytorch.md" in each for each in told)
 

@@ -10,7 +10,7 @@ from support.processes import PROGRAMS
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
-WARNING = re.compile(r"(w\d): trains on the same batches as (w\d): .*\[DPWA-W100\]")
+WARNING = re.compile(r"(w\d): trains on the same batches as (w\d)\. .*\[DPWA-W100\]")
 
 
 @pytest.mark.slow

@@ -907,4 +907,4 @@ def test_nodes_with_the_same_gradients_are_told(caplog):
             nodes.each(Node.step)
     told = sorted(m.partition(":")[0] for m in caplog.messages if m.endswith("[DPWA-W100]"))
     assert told == ["w1", "w2"]
-    assert "w1: trains on the same batches as w2: expected other data on each" in caplog.text
+    assert "w1: trains on the same batches as w2. Give each node different data" in caplog.text

@@ -70,7 +70,7 @@ def test_the_network_card_that_the_environment_names_is_told_and_so_is_a_wrong_o
     named = run_dpwa("doctor", "-c", file, "--json", environment={"NCCL_SOCKET_IFNAME": "=lo"})
     assert json.loads(named.stdout)["this_machine"] == {
         "host": "127.0.0.1",
-        "reason": "of lo, as NCCL_SOCKET_IFNAME==lo says",
+        "reason": "of lo, because NCCL_SOCKET_IFNAME==lo",
     }
     wrong = run_dpwa("doctor", "-c", file, environment={"GLOO_SOCKET_IFNAME": "ib77"})
     assert "! this machine: GLOO_SOCKET_IFNAME=ib77: expected one of " in wrong.stdout
@@ -287,7 +287,7 @@ def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
         assert two.node.report()["handshakes_refused"]["protocol"] == 0
     assert "w1 has refused" in told
     assert "Compare `dpwa keys list` on both machines" in told
-    assert "its key is not the one known here" in told
+    assert "its key is not the key known here" in told
     assert "protocol" not in told
     assert "version" not in told
 

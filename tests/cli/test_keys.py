@@ -108,7 +108,7 @@ def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
     for name, given, message in (
         ("w3", "nonsense", "expected a file, or a public key of 40 characters (got nonsense)"),
         ("w3", "-z", "or a public key of 40 characters (got -z)"),  # one may begin so
-        ("w3", folder.secret_file("w1"), "got a secret key, which is for nobody else"),
+        ("w3", folder.secret_file("w1"), "got a secret key, which must not be given to others"),
         ("w3", folder.public_key("w1"), "expected a different key for w3 (this is the key of w1)"),
         ("w2", KeyPair.new().public, "never overwritten"),
     ):
@@ -201,7 +201,7 @@ def test_status_says_who_does_not_let_it_in(run, folders):
         result, rows = status(path)
         eventually(lambda: node.node.report()["handshakes_refused"]["unknown_key"] == 1)
     assert result.exit_code == 3
-    assert "does not let this node in" in rows["w1"]["problem"]
+    assert "refuses this node" in rows["w1"]["problem"]
     assert rows["w2"]["problem"].startswith("not reachable: no key of w2 in ")
 
 

@@ -58,7 +58,7 @@ def test_the_list_is_there_for_programs():
     assert rows[3] == {
         "name": "grid",
         "options": {"columns": None},
-        "summary": "Up, down, left and right, in rows and columns with borders.",
+        "summary": "The nodes above, below, left and right, in rows and columns with borders.",
     }
 
 

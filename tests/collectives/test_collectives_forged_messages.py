@@ -63,7 +63,7 @@ def post(tag, member, view, number, phase, record):
 
 def post_of_w2(nodes, phase, record):
     """What w2 could say of the collective that w1 calls next."""
-    group, own = nodes["w1"].collectives.runner("").group, nodes["w2"].collectives.contacts.own
+    group, own = nodes["w1"].collectives.group(""), nodes["w2"].collectives.contacts.own
     return post("", own, group.view.identity, group.number, phase, record)
 
 

@@ -12,8 +12,10 @@ from support.ports import free_ports
 from support.times import HANGS_AFTER_S, at_most
 
 from dpwa import DpwaConnection
+from dpwa.collectives.admission import get_in
 from dpwa.collectives.group import Phase
 from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
+from dpwa.policy.group_views import ViewRank
 
 TIMEOUT_S = 0.5
 GRACE_S = 1.0
@@ -21,7 +23,7 @@ GRACE_S = 1.0
 
 def is_waiting(nodes, name, tag=""):
     """Whether a node has entered a collective, and waits."""
-    return nodes[name].collectives.runner(tag).group.phase >= Phase.ENTERED
+    return nodes[name].collectives.group(tag).phase >= Phase.ENTERED
 
 
 def timed(call):
@@ -86,7 +88,7 @@ def test_a_node_that_never_starts_is_lost_and_let_in_when_it_does(transport):
 
 
 def test_the_members_that_a_collective_waits_for_are_told(monkeypatch, caplog):
-    monkeypatch.setattr("dpwa.collectives.workspace.SAID_AFTER_S", 0.2)
+    monkeypatch.setattr("dpwa.collectives.call.SAID_AFTER_S", 0.2)
     with collective_nodes(3, there=2, log_level="warning") as nodes:
         eventually(lambda: nodes["w1"].collectives.contacts.is_up("w2"))
         assert_lost(
@@ -100,7 +102,7 @@ def test_the_members_that_a_collective_waits_for_are_told(monkeypatch, caplog):
 
 
 def test_a_member_that_only_one_side_can_reach_is_told_by_both(monkeypatch, caplog):
-    monkeypatch.setattr("dpwa.collectives.workspace.SAID_AFTER_S", 0.3)
+    monkeypatch.setattr("dpwa.collectives.call.SAID_AFTER_S", 0.3)
     right, (nobody,) = config_of(2), free_ports(1)
     wrong = {"nodes": [right["nodes"][0], {**right["nodes"][1], "port": nobody}]}
 
@@ -176,7 +178,7 @@ def test_who_is_waited_for_in_vain_is_told_of_with_the_call_it_waits_in():
 
 def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
     with met_nodes(2) as nodes:
-        group = nodes["w2"].collectives.runner("").group
+        group = nodes["w2"].collectives.group("")
         monkeypatch.setattr(group, "post_ready", lambda record: None)  # it never gets done
         outcomes = nodes.outcomes(lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S))
         for outcome in outcomes.values():
@@ -189,14 +191,15 @@ def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
 def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
     with met_nodes(2) as nodes:
         collectives = nodes["w2"].collectives
-        group = collectives.runner("").group
+        group = collectives.group("")
         group.leave_group()
         monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
-        group.is_answered = True  # by somebody who is gone since
+        # Of somebody who is gone since.
+        group.discovery.hear_of_view("w1", ViewRank(1, 1, "w1"))
         with pytest.raises(
             LeftBehindError, match=r"w2 was not admitted again .* no other node can be"
         ):
-            collectives.runner("").get_in(0.1)
+            get_in(group, 0.1)
 
 
 # Closing
@@ -284,7 +287,7 @@ def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(mon
                 found += [lost.names, node.all_reduce(1)[1]]
             return found
 
-        group = nodes["w1"].collectives.runner("").group
+        group = nodes["w1"].collectives.group("")
         monkeypatch.setattr(group, "_vote_against_itself", lambda: None)  # its word comes too late
         monkeypatch.setattr("dpwa.fault_points._hook", hook)
         first = nodes.begin("w1", timed(lambda node: node.all_reduce(1)))

@@ -42,7 +42,7 @@ def at_point():
 
 
 def group_of(nodes, name):
-    return nodes[name].collectives.runner("").group
+    return nodes[name].collectives.group("")
 
 
 def is_heard_asking(nodes, name, by):
@@ -254,7 +254,7 @@ def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
         is_held, is_forked = threading.Event(), threading.Event()
 
         def hold(node):
-            with node.collectives.runner("").group.lock:
+            with node.collectives.group("").lock:
                 is_held.set()
                 is_forked.wait(HANGS_AFTER_S)
 

@@ -164,7 +164,8 @@ def end_alone(group):
     group.enter(b"record")
     group.post_ready(b"record")
     group.end_call(())
-    group.finish(group.called)
+    group.inside = group.called
+    group.finish()
 
 
 def test_who_has_been_let_in_is_no_reason_to_move(group):
@@ -175,7 +176,8 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     group.post_ready(b"record")
     assert set(group.records(READY)) == {"w1"}
     group.end_call([Member("w3", NEW)])
-    group.finish(group.called)
+    group.inside = group.called
+    group.finish()
     group.prepare_call()
     assert not group.is_evicted
     assert group.view.names == ("w1", "w3")
@@ -243,26 +245,52 @@ def test_a_node_that_was_let_in_but_not_told_is_told_when_it_asks_again(open_gro
     assert again.since == open_group.number
 
 
+def lets_in(since):
+    fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "holds": True, "lost": (), "before": b""}
+    signed = {"request": 0, "tag": "", "name": "w3", "incarnation": NEW}
+    return CollectiveOutcome(members=(("w1", b"own-life"),), since=since, **signed, **fields)
+
+
 def test_a_view_that_was_left_is_not_entered_again(open_group):
     open_group.prepare_call()
     open_group.leave_group()
     open_group.ask_to_join()
-    fields = {
-        "view": bytes(VIEW_ID_BYTES),
-        "number": 0,
-        "holds": True,
-        "lost": (),
-        "since": 0,
-        "before": b"",
-    }
-    members = (("w1", b"own-life"),)
-    said = CollectiveOutcome(
-        request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
-    )
-    open_group.receive_message(said)
+    open_group.receive_message(lets_in(since=0))
     assert open_group.is_evicted
-    open_group.receive_message(said.model_copy(update={"since": 1}))
+    open_group.receive_message(lets_in(since=1))
     assert not open_group.is_evicted
+
+
+def test_a_node_that_leaves_while_it_asks_to_be_let_in_is_not_let_in(open_group):
+    open_group.leave_group()
+    open_group.ask_to_join()
+    open_group.leave_group()
+    open_group.receive_message(lets_in(since=1))
+    assert open_group.phase is Phase.OUTSIDE
+
+
+def test_a_member_that_waits_elsewhere_refuses_a_node_until_it_asks_again(open_group):
+    open_group.leave_group()
+    open_group.ask_to_join()
+    assert not open_group.is_answered
+    open_group.receive_message(outside(2).model_copy(update={"waits": True}))
+    assert open_group.phase is Phase.REFUSED
+    open_group.ask_to_join()
+    assert open_group.phase is Phase.ASKING
+    assert open_group.is_answered  # a view goes on without it
+    open_group.forget_answers()
+    assert not open_group.is_answered
+
+
+def test_a_node_that_is_left_behind_after_a_collective_reports_it_once(group):
+    group.enter(b"record")
+    group.post_ready(b"record")
+    group.end_call(())
+    group.give_up()
+    assert group.phase is Phase.LEFT_BEHIND
+    assert group.told()
+    assert not group.told()
+    assert group.phase is Phase.OUTSIDE
 
 
 # Introductions

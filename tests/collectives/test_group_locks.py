@@ -3,14 +3,15 @@
 import contextlib
 import random
 import signal
+from types import SimpleNamespace
 
 import pytest
 
-from dpwa.clock import Deadline
+from dpwa.collectives.call import Call
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
+from dpwa.collectives.operations import Operation
 from dpwa.collectives.views import ENTERED, PhaseRecords
-from dpwa.collectives.workspace import CollectiveWait
 from dpwa.policy.group_views import Member
 from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import Vote
@@ -69,7 +70,8 @@ def test_who_waits_for_messages_checks_once_each_time_and_under_the_lock(group):
         are_under_lock.append(group.changed._is_owned())
         return len(are_under_lock) if len(are_under_lock) == 3 else None
 
-    assert CollectiveWait(group, SYSTEM, Deadline(SYSTEM, 60.0)).wait_for(check) == 3
+    node = SimpleNamespace(contacts=None, pull_source=None, runtime=SYSTEM)
+    assert Call(node, group, Operation("barrier"), 60.0).wait_for(check) == 3
     assert are_under_lock == [True] * 3
 
 

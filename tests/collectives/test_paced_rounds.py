@@ -125,7 +125,7 @@ def averaged_with(count):
             contributors = rounds.average(value)
             state[0] += gradient[0]
             if step == LEAVES_AT and node.index == count - 1:
-                connection.collectives.runner("paced").group.leave_group()
+                connection.collectives.group("paced").leave_group()
             rounds.stepped()
             mine.append((contributors, state[0]))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpwa.collectives.workspace import RoundLimits
+from dpwa.policy.wait_budgets import RoundLimits
 
 MAX_WAIT_S, MISSING_S, EXCHANGE_S = 1.0, 1.4, 0.5
 

@@ -277,8 +277,8 @@ def test_transactions_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
     [
         ("next", "expected a path from every node to every other node (the parameters of w1 "
          "never reach w2)"),
-        ("self", "topology 'self' returned [0] for node 0 of 3 in round 0; expected other nodes "
-         "from 0 to 2, each once"),
+        ("self", "topology 'self' returned [0] for node 0 of 3 in round 0. Expected distinct other "
+         "nodes from 0 to 2"),
         ("chain\nchain: {reach: 3}", "expected neighbours from it (got KeyError: 'reach')"),
     ],
 )  # fmt: skip

@@ -178,7 +178,7 @@ def test_mistakes_in_arguments_are_named(found):
 
 
 def test_a_variable_without_a_value_says_nothing(found):
-    with pytest.raises(UserError, match="Looked for"):
+    with pytest.raises(UserError, match="Searched places"):
         found({**SKYPILOT, "SKYPILOT_NODE_RANK": " "})
 
 

@@ -15,7 +15,7 @@ OTHERS = [name for name in CARDS if name != "lo"]
 def test_the_card_that_is_named(variable):
     found = named_host({variable: "lo"})
     assert found.host == "127.0.0.1"
-    assert found.reason == f"of lo, as {variable}=lo says"
+    assert found.reason == f"of lo, because {variable}=lo"
     assert found.is_loopback
 
 

@@ -135,7 +135,7 @@ def test_machines_of_skypilot():
     ],
 )
 def test_a_name_that_the_others_could_not_know_is_refused(launcher, environ):
-    with pytest.raises(UserError, match="so that all know all names"):
+    with pytest.raises(UserError, match="so that all nodes know all names"):
         launcher.cluster(environ, "mine")
 
 
@@ -147,10 +147,12 @@ def test_processes_of_mpirun_have_rank_and_size_and_meet_on_their_host(kind):
     assert name == "rank0"
     assert load_config(told, environ={}).node(name).host == "127.0.0.1"
     assert Mpi().told({f"{kind}RANK": "0"}) == ""
-    with pytest.raises(UserError, match="mpirun: expected whole numbers, RANK below WORLD_SIZE"):
+    with pytest.raises(
+        UserError, match="mpirun: expected whole numbers, with RANK below WORLD_SIZE"
+    ):
         Mpi().cluster({**environ, f"{kind}RANK": "1"}, None)
     far = {**environ, f"{kind}SIZE": "8", f"{kind}LOCAL_SIZE": "4"}
-    with pytest.raises(UserError, match=r"expected MASTER_ADDR.*as 4 of 8 processes"):
+    with pytest.raises(UserError, match=r"expected MASTER_ADDR.*only 4 of 8 processes"):
         Mpi().told(far)
     assert "rank 0 of 8" in Mpi().told({**far, "MASTER_ADDR": "10.0.0.1"})
 

@@ -126,7 +126,7 @@ def test_a_pickle_that_asks_for_more_is_refused_and_nothing_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     dump(tmp_path / "evil", {b"data": attack, b"labels": [0]})
-    with pytest.raises(cifar.CifarError, match=r"evil: not a CIFAR-10 python batch: .+"):
+    with pytest.raises(cifar.CifarError, match=r"evil: the file is not a CIFAR-10 .+: .+"):
         cifar.read_batch(tmp_path / "evil")
     assert [path.name for path in tmp_path.iterdir()] == ["evil"]
 
@@ -141,7 +141,7 @@ def test_the_attacks_above_would_work_on_plain_pickle(
 
 def test_the_refusal_names_what_was_asked_for(cifar: ModuleType, tmp_path: Path) -> None:
     dump(tmp_path / "evil", Calls(os.system, "true"))
-    with pytest.raises(cifar.CifarError, match=r"asks for posix\.system"):
+    with pytest.raises(cifar.CifarError, match=r"uses posix\.system"):
         cifar.read_batch(tmp_path / "evil")
 
 
@@ -149,14 +149,14 @@ def test_the_refusal_names_what_was_asked_for(cifar: ModuleType, tmp_path: Path)
 def test_a_truncated_file_is_one_clear_error(cifar: ModuleType, data_dir: Path, kept: int) -> None:
     path = data_dir / "data_batch_3"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(cifar.CifarError, match=r"data_batch_3: not a CIFAR-10 python batch: .+"):
+    with pytest.raises(cifar.CifarError, match=r"data_batch_3: the file is not a CIFAR-10 .+"):
         cifar.read_cifar10(data_dir)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ([1, 2], "it holds no dict"),
+        ([1, 2], "it has no dict"),
         ({b"labels": [0]}, r"b'data' to be uint8 of shape \(N, 3072\)"),
         ({b"data": np.zeros((1, 3071), np.uint8), b"labels": [0]}, r"shape \(N, 3072\)"),
         ({b"data": np.zeros(3072, np.uint8), b"labels": [0]}, r"shape \(N, 3072\)"),
@@ -177,7 +177,7 @@ def test_other_content_is_refused_with_what_was_expected(
 def test_missing_files_are_all_named_at_once(cifar: ModuleType, data_dir: Path) -> None:
     (data_dir / "data_batch_2").unlink()
     (data_dir / "batches.meta").unlink()
-    with pytest.raises(cifar.CifarError, match=r"no data_batch_2, batches\.meta; expected"):
+    with pytest.raises(cifar.CifarError, match=r"no data_batch_2, batches\.meta\. Expected"):
         cifar.read_cifar10(data_dir)
 
 

@@ -59,7 +59,7 @@ def test_alone_it_trains_logs_and_leaves_weights_that_load(
         "--epochs", 3, "--lr-decay", 0.5, "--lr-decay-every", 2, "--output", output,
     )  # fmt: skip
     assert ended == (0, "")
-    assert "training alone" in capsys.readouterr().out
+    assert "this process trains alone" in capsys.readouterr().out
     log = rows(output.with_name("net-alone.csv"))
     assert [row["epoch"] for row in log] == ["1", "2", "3"]
     assert [row["steps"] for row in log] == ["10", "10", "10"]  # 80 images, 8 a step
@@ -138,7 +138,7 @@ def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
     code, errors = run_here(TRAIN, "--data-dir", tmp_path / "nowhere")
     assert code == 2
     assert errors.count("\n") == 1
-    assert "no such folder; expected the unpacked folder cifar-10-batches-py" in errors
+    assert "no such folder. Expected the unpacked folder cifar-10-batches-py" in errors
 
 
 def test_an_output_that_cannot_be_written_is_one_clear_line(data_dir: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_one_of_the_two_alone_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         options_of(*half)
-    assert "--config-file and --name go together" in capsys.readouterr().err
+    assert "give --config-file and --name together" in capsys.readouterr().err
 
 
 def test_it_resumes_from_the_weights_and_the_epoch_of_an_earlier_run(
@@ -223,7 +223,7 @@ def test_it_resumes_from_the_weights_and_the_epoch_of_an_earlier_run(
         "--lr-decay", 0.5, "--lr-decay-every", 2,
     )  # fmt: skip
     place = training.Place()
-    with pytest.raises(UserError, match=r"net-alone\.pt: no such file to resume from"):
+    with pytest.raises(UserError, match=r"net-alone\.pt: there is no such file"):
         training.train(options_of(*same, "--resume"), place)
     training.train(options_of(*same, "--epochs", 2), place)
     before = torch.load(output.with_name("net-alone.pt"), weights_only=True)
@@ -234,7 +234,7 @@ def test_it_resumes_from_the_weights_and_the_epoch_of_an_earlier_run(
     log = rows(output.with_name("net-alone.csv"))
     assert [row["epoch"] for row in log] == ["1", "2", "3"]
     assert [row["learning_rate"] for row in log] == ["0.01", "0.01", "0.005"]
-    with pytest.raises(UserError, match="not the weights of vgg16"):
+    with pytest.raises(UserError, match="no weights of vgg16"):
         training.train(options_of(*same, "--resume", "--model", "vgg16"), place)
 
 

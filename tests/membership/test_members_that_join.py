@@ -93,7 +93,7 @@ def test_a_living_node_keeps_its_name():
         nodes.add("a")
         nodes.add("b", "a")
         nodes.agree()
-        with pytest.raises(NameTakenError, match=r"b is taken, by the living node at tcp://127"):
+        with pytest.raises(NameTakenError, match=r"b is taken by the living node at tcp://127"):
             nodes.add("b", "a")
         with pytest.raises(NameTakenError, match=r"the name a is taken"):
             nodes.add("a", "b", "a")
@@ -120,8 +120,8 @@ def test_a_wrong_address_is_explained_to_whoever_has_it(caplog):
         nodes.add("b", "a", advertise=f"tcp://127.0.0.1:{port}", alone=True)
         eventually(lambda: "cannot connect" in caplog.text, 30.0)
         (problem,) = {r.getMessage() for r in caplog.records if r.name == "dpwa.members"}
-        assert f"a cannot connect to tcp://127.0.0.1:{port}, where it says it is" in problem
-        assert "only the address that it asks from is tried" in problem
+        assert f"a cannot connect to tcp://127.0.0.1:{port}, the endpoint in the request" in problem
+        assert "it only tries the address from which the request came" in problem
         assert nodes.nodes["a"].peers == ()
 
 

@@ -48,7 +48,7 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             to_seed.cut()  # both may still connect to `other`
             to_w1.cut()
             eventually(lambda: seed.node.links["w1"] is not LinkState.UP)
-            with pytest.raises(NameTakenError, match="the name w1 is taken, by the living node at"):
+            with pytest.raises(NameTakenError, match="the name w1 is taken by the living node at"):
                 DpwaConnection("w1", {"join": [places[0]], "seed": 8})
             nodes.agree()
             assert not member_list_of(w1).is_replaced

@@ -58,7 +58,7 @@ class Newcomer(threading.Thread):
 
 
 def waits(caplog, name):
-    return any(text.startswith(f"{name}: not let in yet") for text in list(caplog.messages))
+    return any(text.startswith(f"{name}: not admitted yet") for text in list(caplog.messages))
 
 
 # Nobody is there
@@ -76,9 +76,9 @@ def test_a_newcomer_whose_address_is_dead_waits_and_joins_when_it_is_back(caplog
         newcomer.wait()
         assert nodes.nodes["b"].peers == ("a",)
         nodes.agree(30.0)
-    (line,) = [text for text in caplog.messages if "not let in yet" in text]
+    (line,) = [text for text in caplog.messages if "not admitted yet" in text]
     assert re.fullmatch(
-        rf"b: not let in yet, asks for \d\d s more \(join_timeout_s\): {place}: nothing answers "
+        rf"b: not admitted yet, asks for \d\d s more \(join_timeout_s\): {place}: nothing answers "
         r"\[DPWA-W041\]",
         line,
     )
@@ -87,7 +87,7 @@ def test_a_newcomer_whose_address_is_dead_waits_and_joins_when_it_is_back(caplog
 def test_a_process_whose_address_is_dead_waits_and_joins_when_it_is_back():
     place = address()
     with cluster() as nodes, process("b", join=[place]) as child:
-        assert "b: not let in yet" in child.stderr.readline()
+        assert "b: not admitted yet" in child.stderr.readline()
         a = nodes.add("a", listen=place)
         assert child.stdout.readline().startswith("tcp://")
         eventually(lambda: a.peers == ("b",), 30.0)
@@ -111,10 +111,13 @@ def test_a_program_that_finds_nobody_ends_with_code_3_and_one_message():
     assert done.returncode == 3
     assert out == ""
     warning, error = err.splitlines()
-    assert "WARNING dpwa: b: not let in yet" in warning
-    assert "ERROR dpwa: b: gives up, nobody has let it in within 0.5 s (join_timeout_s)" in error
+    assert "WARNING dpwa: b: not admitted yet" in warning
+    assert (
+        "ERROR dpwa: b: gives up, because no node has admitted it within 0.5 s (join_timeout_s)"
+        in error
+    )
     assert all(f"{place}: nothing answers" in error for place in places)
-    assert "start a node at one of them" in error
+    assert "Start a node at one of these addresses" in error
 
 
 def test_who_catches_it_goes_on_and_nothing_but_the_message_is_seen(caplog, capfd):
@@ -131,7 +134,7 @@ def test_who_catches_it_goes_on_and_nothing_but_the_message_is_seen(caplog, capf
 
 def test_ctrl_c_ends_the_wait_at_once():
     with process("b", join=[address()], join_timeout_s=3600) as child:
-        assert "not let in yet" in child.stderr.readline()
+        assert "not admitted yet" in child.stderr.readline()
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=30.0)
     assert child.returncode == -signal.SIGINT
@@ -154,9 +157,12 @@ def test_nodes_that_only_know_each_other_are_told_that_one_has_to_begin():
             one.wait()
         told = [str(one.error) for one in both]
         assert not nodes.nodes
-    reasons = [f"{there}: b waits to be let in itself", f"{here}: a waits to be let in itself"]
+    reasons = [
+        f"{there}: b is itself waiting to be admitted",
+        f"{here}: a is itself waiting to be admitted",
+    ]
     assert any(reason in text for reason in reasons for text in told)
-    hint = "if all wait for each other, give one of them `join: []` or `alone: true`"
+    hint = "If all nodes wait for each other, set `join: []` or `alone: true` for one of them"
     assert any(hint in text for text in told)
 
 
@@ -317,7 +323,10 @@ def test_a_file_that_makes_no_sense_is_told_once_and_replaced(text, tmp_path, ca
         nodes.agree(30.0)
         nodes.close("b")
     (warning,) = [r.getMessage() for r in caplog.records if "remembers" in r.getMessage()]
-    assert warning == f"b: remembers no members: {file} is damaged, or not of this node [DPWA-W043]"
+    assert warning == (
+        f"b: remembers no members after a restart, because {file} is damaged, or belongs to a "
+        "different node [DPWA-W043]"
+    )
     assert remembered(tmp_path, "b") == {"a"}
 
 
@@ -363,7 +372,7 @@ def test_a_waiting_node_says_so_at_once_when_all_tries_have_failed_and_then_ever
     told = [n for n in range(400) if wait.line(n / 10, problems, has_tried=n >= 5)]
     assert told == [5, 105, 205, 305]
     line = wait.line(60.0, problems, has_tried=True)
-    assert line.startswith("b: not let in yet, asks for 240 s more (join_timeout_s): tcp://h:1: ")
+    assert line.startswith("b: not admitted yet, asks for 240 s more (join_timeout_s): tcp://h:1: ")
     assert line.endswith("tcp://h:8: nothing answers; and 2 more [DPWA-W041]")
     assert not wait.is_over(299.9)
     assert wait.is_over(300.0)

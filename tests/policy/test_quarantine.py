@@ -242,7 +242,7 @@ def test_if_more_than_half_were_to_blame_all_are_released():
     assert quarantine.quarantined(0.0) == {"w1", "w2"}
     text = jump(quarantine, ("w3", 0.5), peers=4)
     assert text is not None
-    assert "half of 4 peers" in text
+    assert "merges all 4 peers again" in text
     assert quarantine.quarantined(0.0) == frozenset()
     # What was learnt is forgotten, so the next jump is not judged.
     assert jump(quarantine, ("w3", 0.5), peers=4) is None

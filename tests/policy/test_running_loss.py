@@ -91,5 +91,5 @@ def test_a_hundred_thousand_losses_leave_no_drift():
 
 @pytest.mark.parametrize("window", [0, -1])
 def test_a_window_must_hold_at_least_one_loss(window):
-    with pytest.raises(UserError, match=f"is {window}; expected at least 1"):
+    with pytest.raises(UserError, match=f"is {window}, but must be at least 1"):
         RunningLoss(window)

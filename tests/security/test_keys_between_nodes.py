@@ -171,7 +171,7 @@ def test_a_node_whose_key_is_not_allowed_takes_no_part(tmp_path):
     cluster = Cluster(tmp_path, 2)
     cluster.folders["w1"].remove("w2")
     with cluster.running() as (one, two):
-        eventually(lambda: "does not let this node in" in problem(two, "w1"))
+        eventually(lambda: "refuses this node" in problem(two, "w1"))
         assert problem(one, "w2") == f"no key of w2 in {cluster.folders['w1'].allowed}"
         assert tries(one, two) == tries(two, one) == 0
         eventually(lambda: one.node.report()["handshakes_refused"]["unknown_key"] >= 2)
@@ -241,7 +241,7 @@ def test_a_new_key_of_a_peer_is_used_as_soon_as_it_is_known(two):
         two.folders["w2"].remove("w2")
         new = two.folders["w2"].create("w2")
         with two.running("w2") as (other,):
-            eventually(lambda: "its key is not the one known here" in problem(one, "w2"))
+            eventually(lambda: "its key is not the key known here" in problem(one, "w2"))
             two.folders["w1"].remove("w2")
             two.folders["w1"].allow_key("w2", new.public)
             eventually(lambda: is_connected(one, "w2") and is_connected(other, "w1"))
@@ -268,7 +268,7 @@ def test_the_name_of_a_joining_peer_says_which_key_it_must_have(tmp_path):
     with DpwaConnection("w1", alone) as one, cluster.running("w2") as (other,):
         nodes = {node["name"]: node for node in cluster.config["nodes"]}
         one.node.add_peer("w3", "127.0.0.1", nodes["w2"]["port"])  # it is not
-        eventually(lambda: "its key is not the one known here" in problem(one, "w3"))
+        eventually(lambda: "its key is not the key known here" in problem(one, "w3"))
         one.node.remove_peer("w3")
         one.node.add_peer("w2", "127.0.0.1", nodes["w2"]["port"])
         assert merges(one, other) == [2.0]

@@ -37,7 +37,7 @@ def dislikes_seven(monkeypatch):
 
 
 def group_of(worker):
-    return worker.connection.collectives.runner("dpwa.tables").group
+    return worker.connection.collectives.group("dpwa.tables")
 
 
 def has_settled(worker, count):

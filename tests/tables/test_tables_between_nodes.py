@@ -345,7 +345,7 @@ def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
         tables = vectors(made, 4)
         monkeypatch.setattr(ViewDiscovery, "seek", lambda *_: None)  # until both have gone on
         for worker in made:  # each takes the other for lost
-            group = worker.connection.collectives.runner("dpwa.tables").group
+            group = worker.connection.collectives.group("dpwa.tables")
             with group.lock:
                 group.enter_view(GroupView((worker.connection.collectives.contacts.own,), 1), 1)
         for _ in range(5):
@@ -487,7 +487,7 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
     with workers(2) as made:
         tables = vectors(made, 4)
         own = made[0].connection.collectives.contacts.own
-        view = made[0].connection.collectives.runner("dpwa.tables").group.view
+        view = made[0].connection.collectives.group("dpwa.tables").view
         fields = {
             "request": 0,
             "name": "w1",

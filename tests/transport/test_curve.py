@@ -174,11 +174,11 @@ def test_a_key_that_is_not_allowed_is_refused_counted_and_told(context, endpoint
         guarded(context, folder, "w1", endpoint) as here,
         linked(context, endpoint, Keyring(stranger, "w9")) as link,
     ):
-        assert says(link, "does not let this node in")
+        assert says(link, "refuses this node")
         assert link.is_useless  # ZeroMQ does not try again
         eventually(lambda: here.authorizer.report()["unknown_key"] == 1)
         with linked(context, endpoint, Keyring(stranger, "w9")) as again:
-            assert says(again, "does not let this node in")
+            assert says(again, "refuses this node")
         eventually(lambda: here.authorizer.report()["unknown_key"] == 2)
         renewed = link.renewed(context)
         try:
@@ -197,7 +197,7 @@ def test_who_expects_another_key_here_is_counted_and_knows_why(context, tcp, tmp
         guarded(context, folder, "w1", tcp) as here,
         linked(context, tcp, Keyring(folder, "w2"), peer="w3") as link,
     ):
-        assert says(link, "its key is not the one known here")
+        assert says(link, "its key is not the key known here")
         assert link.is_useless
         eventually(lambda: here.authorizer.report()["unknown_key"] >= 1)
         count = here.authorizer.report()["unknown_key"]
@@ -271,7 +271,7 @@ def test_a_new_key_is_let_in_and_a_removed_one_is_not_heard_any_more(context, tc
     folders["w1"].remove("w2")
     with guarded(context, folders["w1"], "w1", tcp) as here:
         with linked(context, tcp, keyring) as link:
-            assert says(link, "does not let this node in")
+            assert says(link, "refuses this node")
         folders["w1"].allow_key("w2", public)
         eventually(lambda: here.authorizer.is_allowed(public))
         with linked(context, tcp, keyring) as link:
@@ -471,7 +471,9 @@ def test_a_secret_key_that_others_can_read_is_refused(tmp_path, mode):
     with pytest.raises(UserError) as caught:
         Keyring(folder, "w1")
     message = caught.value.text
-    assert message == f"{path}: mode {mode:04o}, others can read this secret key: chmod 600 {path}"
+    assert (
+        message == f"{path}: mode {mode:04o}, other users can read this key. Run chmod 600 {path}"
+    )
 
 
 @pytest.mark.parametrize("which", ["path", "allowed"])
@@ -480,7 +482,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, which, mode):
     folder = key_folder(tmp_path / "keys", "w1")
     path = getattr(folder, which)
     path.chmod(mode)
-    with pytest.raises(UserError, match=re.escape(f"{path}: mode {mode:04o}, others can put")):
+    with pytest.raises(UserError, match=re.escape(f"{path}: mode {mode:04o}, other users can put")):
         Keyring(folder, "w1")
 
 
@@ -540,7 +542,7 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path, text):
 
 def test_a_secret_key_is_not_taken_for_a_public_one(tmp_path):
     folder = key_folder(tmp_path / "keys", "w1")
-    with pytest.raises(UserError, match="got a secret key, which is for nobody else"):
+    with pytest.raises(UserError, match="got a secret key, which must not be given to others"):
         read_public_key(folder.secret_file("w1"))
 
 
@@ -578,9 +580,9 @@ def test_a_secret_key_shows_nowhere(tmp_path):
 def test_a_libzmq_without_curve_is_told(tmp_path, monkeypatch):
     folder = key_folder(tmp_path / "keys", "w1")
     monkeypatch.setattr(zmq, "has", lambda feature: False)
-    with pytest.raises(UserError, match="needs a libzmq with CURVE"):
+    with pytest.raises(UserError, match="needs libzmq with CURVE"):
         Keyring(folder, "w1")
-    with pytest.raises(UserError, match="needs a libzmq with CURVE"):
+    with pytest.raises(UserError, match="needs libzmq with CURVE"):
         KeyPair.new()
 
 

@@ -430,5 +430,5 @@ def test_foreign_descriptions_are_made_safe_to_log():
 
 def test_details_are_limited_before_they_are_unpacked():
     frames = [encode(OtherModel(request=1)), b"\x90" * (limits.MAX_DETAIL_BYTES + 1)]
-    with pytest.raises(ProtocolError, match="came with"):
+    with pytest.raises(ProtocolError, match="the payload of 'other_model' is too long"):
         decode(frames)

@@ -1,1 +1,1 @@
-"""Membership by gossip: the knowledge of members, and the effects of news."""
+"""Membership by gossip: how a node learns which nodes are members, and how news changes it."""

@@ -1,22 +1,25 @@
-"""A node's knowledge of the others, and its choice of those to ask, to notify, to try again.
+"""A node's knowledge of other nodes, and its choice of nodes to ask, to notify and to try again.
 
-Dead nodes are remembered for `remember_s`, and tried again, at first after 1 s, then twice as long
-each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are forgotten, their
-last entry is kept for `tombstone_s` (`Forgotten`), and only newer news of such a node counts. So
-old news revives no node, unless a node passes it on that has not listened for that long. Then it
-lasts until the dead node does not answer. Gone nodes that this one never knew are forgotten at
-once. Each passes on only the deaths of nodes that it knew alive, so that news of them dies out.
+Dead nodes are remembered for `remember_s`, and tried again (`Trials`). The first attempt is after
+1 s. Each pause is twice as long as the pause before, up to 2.5 s, or up to 30 s if there are 16 or
+more dead nodes. The last entry of a forgotten node is kept for `tombstone_s` (`Forgotten`), and
+only newer news of such a node counts. Old news can revive a dead node only if it comes from a
+node that received no news for all this time. Then the dead node does not answer, and counts as dead
+again. Nodes that
+left or died before this node knew them are forgotten at once. Each node forwards only the deaths of
+nodes that it knew alive, so that news of deaths dies out.
 
 The failure detector of one node, without sockets, is that of SWIM (A. Das, I. Gupta, A. Motivala,
 2002), with the local health of Lifeguard (A. Dadgar, J. Phillips, J. Currey, 2017):
 
-- A member that was asked and has not been heard from for `ask_others_after_s` is uncertain. A few
-  others are asked once to ask it. If one of them hears from it, only the link to it is broken.
-- If no node has heard from it `suspect_after_s` after the question, it is suspected.
-- A member that refuted a suspicion of this node, without being heard from by it, is given twice as
-  much time, then four and eight times.
-- A node whose questions stay unanswered, or that is suspected itself, may be the slow one. It gives
-  all others more time, at most `LocalHealth.most` times as much, until questions are answered.
+- A member that does not answer a question for `ask_others_after_s` is uncertain. Then a few other
+  members, the helpers, are asked once to ask it. If a helper hears from it, only the link between
+  this node and the member is broken.
+- If no node has heard from the member `suspect_after_s` after the question, it is suspected.
+- A member that refuted a suspicion of this node, but sent nothing to this node, gets twice as much
+  time, then four and eight times as much.
+- A node whose questions stay unanswered, or that is suspected itself, may be the slow node. It
+  gives all others up to `LocalHealth.most` times as much time, until its questions are answered.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ MAX_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """This node's trust in its own questions, as a `factor` of time for all, from 1 to `most`."""
+    """This node's trust in its own questions: a factor from 1 to `most` for time limits."""
 
     factor: int = 1
-    most: int = 2  # of more, a node that is cut off would hold on to the others for too long
+    most: int = 2  # with more, a node that is cut off would wait for other nodes for too long
 
     def worse(self) -> None:
         """Note a question without an answer, or a suspicion of this node."""
@@ -53,21 +56,21 @@ class LocalHealth:
 
 @dataclass(eq=False)
 class Probe:
-    """The question to one member, and its answers. Seconds are of any monotonic clock."""
+    """The question to one member, and its answers. Times are of any monotonic clock, in seconds."""
 
-    heard_at: float = -math.inf  # last; -inf: never
-    asked_at: float | None = None  # first since then; `None`: it was not
-    helpers: frozenset[str] = frozenset()  # names of those who were asked to ask it since then
-    patience: int = 1  # by how much more time it is given than others
-    is_accused: bool = False  # this node itself suspects it
+    heard_at: float = -math.inf  # time of the last message; -inf: never
+    asked_at: float | None = None  # time of the first question since then; `None`: not asked
+    helpers: frozenset[str] = frozenset()  # names of members that were asked to ask it since then
+    patience: int = 1  # factor by which this member gets more time
+    is_accused: bool = False  # whether this node itself suspects the member
 
     def asked(self, now: float) -> None:
-        """Note a question, after which the member should be heard from."""
+        """Note a question, after which an answer of the member is expected."""
         if self.asked_at is None:
             self.asked_at = now
 
     def note_message(self, now: float) -> bool:
-        """Note a message of the member. Return whether it was expected."""
+        """Note a message of the member. Return whether an answer was expected."""
         was_awaited = self.asked_at is not None
         self.answered()
         self.heard_at, self.patience, self.is_accused = now, 1, False
@@ -77,27 +80,27 @@ class Probe:
         self.asked_at, self.helpers = None, frozenset()
 
     def helped(self, helper: str) -> None:
-        """Note that a helper has heard from it, so that a lost connection is no evidence either."""
+        """Note that a helper heard from the member, so that this node's link may be broken."""
         if helper in self.helpers:
             self.answered()
             self.patience = max(2, self.patience)
 
     def contradicted(self) -> None:
-        """Note that the member refutes, though this node does not hear from it."""
+        """Note that the member refutes a suspicion, though this node does not hear from it."""
         self.answered()
         self.is_accused = False
         self.patience = min(MAX_PATIENCE, 2 * self.patience)
 
     def is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:
-        """Return whether it has not answered for this long. Some members are given more time."""
+        """Return whether the member has not answered for `limit_s`. Some members get more time."""
         if self.asked_at is None:
             return False
         return now - self.asked_at >= limit_s * max(self.patience, health.factor)
 
 
 DIGEST_BYTES = 8
-MAX_REPEATED = 3  # questions, at once
-OTHERS_ASKED = 3  # about a member that is uncertain
+MAX_REPEATED = 3  # questions that are repeated at once
+OTHERS_ASKED = 3  # helpers for one uncertain member
 
 
 @dataclass(eq=False)
@@ -105,14 +108,14 @@ class MemberRecord:
     """A node's knowledge of one other node. It is mutable."""
 
     entry: MemberEntry
-    since: float  # when it got its status, or was given fresh time
-    tells: int = 0  # how often that is still to be passed on before others
+    since: float  # time when it got its status, or fresh time
+    tells: int = 0  # how often this entry is still forwarded before other entries
     probe: Probe = field(default_factory=Probe)
-    pause_s: float = 0.0  # until the trial after the next, of a dead one
-    retry_at: float = 0.0  # when it is tried next
+    pause_s: float = 0.0  # of a dead node: pause after the next attempt to reach it
+    retry_at: float = 0.0  # time of the next attempt
 
     def check_timeouts(self, now: float, times: Times, health: LocalHealth) -> Event | None:
-        """Return the event that is due for it by now, if any."""
+        """Return the timeout that is due for this member, as an event, or `None`."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
             has_failed = self.probe.is_silent(now, times.suspect_after_s, health)
@@ -122,18 +125,18 @@ class MemberRecord:
         return event if now - self.since >= limit_s else None
 
     def give_fresh_time(self, now: float) -> None:
-        """Expect no answer to earlier questions, and start the time of a suspect again."""
+        """Expect no answer to earlier questions, and restart the time of a suspect."""
         self.probe.answered()
         self.stays_suspect(now)
 
     def stays_suspect(self, now: float) -> None:
-        """Give it fresh time to contradict, if it is suspected."""
+        """Give the node fresh time to refute, if it is suspected."""
         if self.entry.status is MemberStatus.SUSPECT:
             self.since = now
 
 
 def digest_of(entries: Iterable[MemberEntry]) -> bytes:
-    """Return a digest of the members, without gone ones, which nodes forget at different times."""
+    """Return a digest of the members, without gone nodes, which nodes forget at different times."""
     packed = msgpack.packb(sorted(entry for entry in entries if entry.status.is_member))
     return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
@@ -141,10 +144,10 @@ def digest_of(entries: Iterable[MemberEntry]) -> bytes:
 def to_pass_on(
     records: Iterable[MemberRecord], first: list[MemberEntry], most: int, rng: random.Random
 ) -> tuple[MemberEntry, ...]:
-    """Choose at most `most` entries to pass on, and note that they were.
+    """Choose at most `most` entries to forward, and note that they are forwarded.
 
-    After the entries that go `first` come changes that were not sent often yet, then random
-    members, then nodes that are gone.
+    The entries in `first` come first. Then come changes that were not forwarded often, random
+    members, and nodes that are gone.
     """
     rest = [record for record in records if record.entry not in first]
     rng.shuffle(rest)
@@ -158,7 +161,7 @@ def to_pass_on(
 def drawn_from(
     members: Sequence[MemberRecord], near: Collection[str], most: int, rng: random.Random
 ) -> list[MemberRecord]:
-    """Pick members at random, mostly connected ones, see `policy.near_peers`."""
+    """Pick members at random, mostly connected members. See `flow_control.is_among_all`."""
     connected = [record for record in members if record.entry.name in near]
     drawn = members if is_among_all(rng) or len(connected) < most else connected
     return rng.sample(drawn, min(most, len(drawn)))
@@ -167,7 +170,7 @@ def drawn_from(
 def to_ask(
     records: Iterable[MemberRecord], now: float, rng: random.Random, near: Collection[str] = ()
 ) -> list[MemberEntry]:
-    """Choose a member at random and a few that have not answered, and note the question."""
+    """Choose a random member and a few members that have not answered, and note the questions."""
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
     chosen = rng.sample(silent, min(MAX_REPEATED, len(silent)))
@@ -185,7 +188,7 @@ def to_ask_others(
     health: LocalHealth,
     near: Collection[str] = (),
 ) -> list[tuple[MemberEntry, str]]:
-    """Choose members that are uncertain, each with others that are not, and note the question."""
+    """Choose uncertain members, each with members that can ask it, and note the questions."""
     silent, certain = [], []
     for record in records:
         if record.entry.status is not MemberStatus.ALIVE:
@@ -205,11 +208,11 @@ def to_ask_others(
 
 
 FEW_REMEMBERED = 16
-TRIED_EVERY_S = 0.15  # dead nodes, one after the other: a view of hundreds costs no more
+TRIED_EVERY_S = 0.15  # one dead node at a time, so that hundreds of dead nodes cost no more
 
 
 class Trials:
-    """The pauses between trials of one node grow, and trials of all of them have a rate."""
+    """Decides when a dead node is tried again. Pauses grow, and the total rate is limited."""
 
     def __init__(self, times: Times) -> None:
         self._times = times
@@ -218,8 +221,8 @@ class Trials:
     def pick_due(
         self, records: Iterable[MemberRecord], now: float, rng: random.Random
     ) -> list[MemberEntry]:
-        """Choose the dead node that is due and has waited longest, if any, and note that it was
-        tried.
+        """Choose the dead node that is due and has waited longest, and note the attempt to reach
+        it.
         """
         if now < self._next_at:
             return []
@@ -232,7 +235,7 @@ class Trials:
         times = self._times
         longest_s = times.retry_few_s if len(dead) < FEW_REMEMBERED else times.retry_many_s
         chosen.pause_s = min(longest_s, max(2 * chosen.pause_s, times.retry_first_s))
-        # The jitter keeps nodes that died together from being tried together.
+        # Random pauses, so that nodes that died together are not tried together.
         chosen.retry_at = now + rng.uniform(0.5, 1.0) * chosen.pause_s
         return [chosen.entry]
 
@@ -243,12 +246,12 @@ class _Kept(NamedTuple):
 
 
 class Forgotten:
-    """The last entries of forgotten nodes, for `lasts_s`. It is mutable, without a lock."""
+    """The last entries of forgotten nodes, kept for `lasts_s`. Mutable, without a lock."""
 
     def __init__(self, lasts_s: float, most: int) -> None:
         self._lasts_s = lasts_s
         self._most = most
-        self._entries: dict[str, _Kept] = {}  # the newest last
+        self._entries: dict[str, _Kept] = {}  # the newest is last
 
     def entry(self, name: str) -> MemberEntry | None:
         kept = self._entries.get(name)

@@ -1,15 +1,16 @@
-"""The statuses of a member, and one table with the effect of each event on them.
+"""The statuses of a member, and one table with the effect of each event on a status.
 
-The states are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
+The statuses are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
 Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/members/view.py`.
 
-**Hearsay of a death is only a suspicion.** Every node waits `dead_after_s` itself before it drops
-another node. That is no slower, because suspicions spread faster than that. When a partition heals,
-the news that one half considers the other dead drops no node, as there is time to refute.
+**Hearsay of a death counts only as a suspicion.** Every node waits `dead_after_s` itself before it
+drops another node. This costs no time, because suspicions spread faster. When a partition heals,
+each half reports nodes of the other half as dead, but no node is dropped, because it can refute.
 
-**Signs of life.** A message of a suspect gives it fresh time here. The node still passes on that it
-is suspected until it refutes, because otherwise others could never agree. `news(to=...)` begins
-with the receiver's own status, so that the receiver refutes.
+**Signs of life.** If a suspected member sends a message to this node, the suspect gets fresh time.
+This node still forwards the suspicion until the suspect refutes it, because otherwise the nodes
+could never agree. A message to a suspect begins with the suspect's own status, so that the suspect
+refutes it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 HIGHEST = 2**53 - 1
-"""Of incarnations and versions; more is nonsense."""
+"""The maximum incarnation and version. Higher numbers are invalid."""
 
 HIGHEST_HEARSAY = 2**52
-"""Of incarnations that are believed without asking the node; far above Unix time in ms."""
+"""The maximum incarnation that is believed without asking the node, far above Unix time in ms."""
 
 
 class MemberStatus(IntEnum):
-    """The status of a node. Of two reports with one version, the greater status holds."""
+    """The status of a node. Of two reports of the same version, the greater status counts."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -39,57 +40,57 @@ class MemberStatus(IntEnum):
 
 
 class MemberEntry(NamedTuple):
-    """An entry about one node. News of a node is ordered by (incarnation, version, status)."""
+    """An entry about one node. Entries are ordered by (incarnation, version, status)."""
 
     name: str
-    endpoint: str  # where peers connect to it
-    # when its process began, such as Unix time in ms; a later process has a higher one
+    endpoint: str  # the endpoint to which peers connect
+    # start time of its process, such as Unix time in ms; a later process has a higher number
     incarnation: int
-    version: int = 0  # raised by the node alone, to contradict what is said of it
+    version: int = 0  # only the node itself raises it, to refute reports
     status: MemberStatus = MemberStatus.ALIVE
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Which saying of the node itself this is about."""
+        """Incarnation and version, which identify an announcement of the node itself."""
         return self.incarnation, self.version
 
     @property
     def is_sensible(self) -> bool:
-        """Tell whether its numbers can be true."""
+        """Whether its numbers are in the valid range."""
         return 0 <= self.incarnation <= HIGHEST and 0 <= self.version <= HIGHEST
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds after which something happens."""
+    """Time limits, in seconds."""
 
-    # of a node that was asked and has not been heard from since, others are asked
+    # after a question to a node without a sign of life, other nodes are asked
     ask_others_after_s: float = 2.0
-    suspect_after_s: float = 4.0  # it is suspected
-    dead_after_s: float = 3.0  # a suspect that was not heard from, and has not contradicted
+    suspect_after_s: float = 4.0  # after such a question, the node is suspected
+    dead_after_s: float = 3.0  # a suspect that is silent, and has not refuted, is dead
     remember_s: float = 3600.0  # a dead node is forgotten
-    tombstone_s: float = 7200.0  # it is no longer known who was forgotten
+    tombstone_s: float = 7200.0  # the last entry of a forgotten node is dropped
     retry_first_s: float = 1.0  # a dead node is tried again for the first time
-    # the longest pause between two trials of one node, if few are remembered
+    # the maximum pause between two attempts to reach a dead node, if there are few dead nodes
     retry_few_s: float = 2.5
-    retry_many_s: float = 30.0  # the same if many are
+    retry_many_s: float = 30.0  # the same pause, if there are many
 
 
 class Change(NamedTuple):
     """A change of a node's status."""
 
-    entry: MemberEntry  # the last one if it is unknown now
-    # `None`: unknown; the same as `after` if only incarnation, endpoint or version changed
+    entry: MemberEntry  # the new entry, or the last one of a node that is now unknown
+    # `None`: unknown; equal to `after` if only incarnation, endpoint or version changed
     before: MemberStatus | None
-    after: MemberStatus | None  # `None` if it is forgotten
-    why: str  # for people
+    after: MemberStatus | None  # `None` if the node is forgotten
+    why: str  # the reason, for people
 
 
 class Event(Enum):
-    """The events of a node's entry. The values are for logs.
+    """The events of a node's entry. The values are texts for logs.
 
-    News is *newer* if its (incarnation, version) is higher than the known one, or the last known
-    one of a forgotten node, and the *same* if it is equal. Older news is no event.
+    News is *newer* if its (incarnation, version) is higher than that of the known entry, or of the
+    last entry of a forgotten node. News is the *same* if both are equal. Older news is no event.
     """
 
     NEWER_ALIVE = "it says that it is alive"
@@ -107,7 +108,7 @@ class Event(Enum):
 
 
 _ALIVE, _SUSPECT, _DEAD, _LEFT = MemberStatus
-# unknown: never heard of, or forgotten; if it was said to be gone, there is a tombstone
+# unknown: never heard of, or forgotten; for a node that was reported gone, the last entry is kept
 _NONE = None
 
 # fmt: off
@@ -132,12 +133,12 @@ _SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
 
 
 def news_event(news: MemberEntry, known: MemberEntry | None) -> Event | None:
-    """Return the event of news, given the known or last entry, or `None` if the news is older."""
+    """Return the event of news, given the known or last entry. `None` if the news is older."""
     if known is None or news.stamp > known.stamp:
         return NEWER[news.status]
     return _SAME[news.status] if news.stamp == known.stamp else None
 
 
 def after(event: Event, status: MemberStatus | None) -> MemberStatus | None:
-    """Return the status after an event. `None` is unknown."""
+    """Return the status after an event. `None` stands for unknown."""
     return _TABLE[event][0 if status is None else status + 1]

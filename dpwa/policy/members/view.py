@@ -1,22 +1,22 @@
-"""Members, which all nodes know without a coordinator, while nodes come, go, die, and return.
+"""The members of a cluster. All nodes know them without a coordinator, while nodes come and go.
 
-Each node has a table of all others and passes on changes with every message. It is the membership
-of SWIM (A. Das, I. Gupta, A. Motivala, 2002). A node that does not answer is first suspected, and
-the suspicion is passed on. Only if the node does not refute it in time, it is dead.
-`policy/members/states.py` has the one table with the effect of each event, and
+Each node has a table of all others and forwards changes with every message, as in SWIM (A. Das, I.
+Gupta, A. Motivala, 2002). A node that does not answer is first suspected, and the suspicion is
+forwarded. Only if the node does not refute the suspicion in time, it is dead.
+`policy/members/states.py` has the table with the effect of each event, and
 `policy/members/records.py` decides when a node is suspected.
 
-**News of a node is ordered** by (incarnation, version, status), and older news is ignored, so
-order, duplicates and delays of messages make no difference. Only a node itself raises its version,
-when it learns that it is suspected, dead, or gone. So two halves of a cluster that considered each
-other dead are one again as soon as each has heard the entries of the other. A restarted node has a
-higher incarnation and replaces the earlier one at once.
+**News of a node is ordered** by (incarnation, version, status). Older news is ignored, so order,
+duplicates and delays of messages make no difference. Only a node itself raises its version. It does
+so when it learns that it is suspected, dead, or gone. So if two halves of a cluster consider each
+other dead, they unite as soon as each half has received the entries of the other half. A restarted
+node has a higher incarnation, and replaces its earlier process at once.
 
-**A sleeper accuses no node**: when a process was stopped (`woke`), all peers get fresh time, and no
-question counts as unanswered.
+**A process that was stopped suspects no node.** When it continues (`woke`), all peers get fresh
+time, and no earlier question counts as unanswered.
 
-`now` is in seconds, on any clock that never goes back. No clocks are compared, so a node whose
-clock is wrong can take part.
+`now` is in seconds, on any clock that never goes back. Clocks of two nodes are never compared, so a
+node whose clock is wrong can take part.
 
 >>> a = Membership(MemberEntry("a", "host-a", incarnation=1))
 >>> b = Membership(MemberEntry("b", "host-b", incarnation=1))
@@ -34,21 +34,22 @@ clock is wrong can take part.
 >>> [entry.version for entry in a.receive_entries(answer, now=9.0) and a.peers]
 [1]
 
-Claims are hearsay that a member is a different process than the known one, or somewhere else.
+A claim is news, from a third node, that a member is now a different process or at a new endpoint.
 
-Any node can claim this of any other. So it is believed only once that process has been called at
-the claimed place, and has answered with that name and number. One claim of each name is checked at
-a time, for at most `CHECK_WITHIN_S`, and then no other for `PAUSE_S`, and a few of all names at a
-time. A claim that is dropped will be heard again if it is true.
+Any node can claim this of any other node. So a node calls the claimed endpoint, and believes the
+claim only if the process there answers with that name and incarnation. Each check
+takes at most `CHECK_WITHIN_S`. Only a few claims, and only one of each name, are checked at the
+same time. After a check, no claim of that name is checked for `PAUSE_S`. A true claim that was
+dropped arrives again.
 
-Keys exclude liars, a view does not. But the effect of a lie is bounded. A node itself refutes
+Only keys can exclude nodes that lie. But the effect of a lie is bounded. A node itself refutes
 suspicions, deaths and departures. Invented nodes do not answer, so they are gone within seconds,
-and never more than `most` are kept. When all places are taken, further nodes are called, and one
-that answers replaces one that never has. Only a later process that answers takes this node's own
-name (`replaced_by`), and the node does not fight over it. If no process answers, a higher
-incarnation refutes. There is always room for that, because an incarnation above `HIGHEST_HEARSAY`
-is a claim about any node, so hearsay raises no node further, and beyond that a node rises by one
-for each refutation.
+and never more than `most` nodes are kept. If there is no room, further nodes are called, and a node
+that answers replaces a node that never did. Only a later process that answers gets this node's own
+name (`replaced_by`), and this node does not defend the name. If no process answers, this node
+refutes the claim with a higher incarnation. This is always possible, because an incarnation above
+`HIGHEST_HEARSAY` is a claim about any node. So hearsay cannot raise an incarnation further, and
+beyond that limit a node adds 1 for each refutation.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ from dpwa.policy.members.states import (
 
 CHECK_WITHIN_S = 5.0
 PAUSE_S = 1.0
-MAX_CHECKS = 8  # that are looked into
+MAX_CHECKS = 8  # claims that are checked at the same time
 MAX_CLAIMS = 256
 
 
 def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
-    """Return whether news must be checked, given the known entry of the node."""
+    """Return whether news must be checked before it is believed, given the node's known entry."""
     if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
         return False
     is_member = known is not None and known.status.is_member
@@ -99,7 +100,7 @@ def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
 
 
 def is_rival(news: MemberEntry, own: MemberEntry) -> bool:
-    """Return whether news is about a later process, elsewhere, with the name of this node."""
+    """Return whether news is about a later process elsewhere that has the name of this node."""
     is_later = news.stamp > own.stamp and news.status.is_member
     return is_later and news.endpoint != own.endpoint
 
@@ -122,7 +123,7 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
 
     def add_claim(self, entry: MemberEntry, now: float) -> None:
-        """Check a claim, unless there is one with this name. The first of too many is dropped."""
+        """Check a claim, unless one of this name is checked. Of too many, the oldest is dropped."""
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
             return
@@ -134,7 +135,7 @@ class Claims:
         self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the nodes to call now, each once. Of many, some are picked at random."""
+        """Return the nodes to call now, each once. Of many nodes, some are picked at random."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
@@ -154,35 +155,35 @@ class Claims:
 
 
 def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
-    """Return the entry with which a node refutes news, or `None` if its own already does."""
-    is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
+    """Return the entry with which a node refutes news, or `None` if its own entry does already."""
+    is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # no node believes it
     if is_wild or news.stamp < own.stamp or news == own:
         return None
-    # Another process that began in the same millisecond would contradict versions for ever.
+    # Another process that started in the same millisecond would refute versions without end.
     if news.incarnation > own.incarnation or news.version == HIGHEST or is_rival(news, own):
         return own._replace(incarnation=news.incarnation + 1, version=0)
     return own._replace(version=news.version + 1)
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return the entry of a new member, newer than those of earlier incarnations of its name."""
+    """Return the entry of a new member. It is newer than earlier processes with its name."""
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:
         return own
     return own._replace(incarnation=max(told) + 1, version=0)
 
 
-TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
+TELLS = 3  # how often a change is forwarded, times log2 of the number of nodes
 
 
 class Membership:
-    """A node's knowledge of itself and of all others. It is mutable, without a lock.
+    """A node's knowledge of itself and of all other nodes. It is mutable, without a lock.
 
-    At most `most` others are known, and as many of the forgotten kept. If there are more, the dead
-    are forgotten first, then those that never answered, for one that has. A node known only by
-    hearsay is not added before. `near` are the names of connected members, which are asked and
-    notified before others. `replaced_by` is a different process that has this node's name and
-    started later, which is final.
+    At most `most` other nodes are stored, and as many forgotten ones. If there are more, dead nodes
+    are forgotten first. Then a node that never answered is forgotten, to make room for a node that
+    has answered. A node that is known only by hearsay gets no such room. `near` are the names of
+    connected members, which are asked and notified before others. `replaced_by` is a different
+    process with this node's name that started later. Once set, it stays.
     """
 
     def __init__(self, own: MemberEntry, times: Times | None = None, most: int = 4096) -> None:
@@ -196,18 +197,18 @@ class Membership:
         self._health, self._claims, self._newcomers = LocalHealth(), Claims(), Claims()
         self._trials = Trials(self._times)
         self._digest: bytes | None = None
-        self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
+        self._peers: tuple[MemberEntry, ...] | None = None  # cached until a change
 
     @property
     def peers(self) -> tuple[MemberEntry, ...]:
-        """All other members, by name, which are alive or only suspected."""
+        """All other members that are alive or suspected, sorted by name."""
         if self._peers is None:
             self._peers = self._known(lambda status: status.is_member)
         return self._peers
 
     @property
     def remembered(self) -> tuple[MemberEntry, ...]:
-        """Dead nodes that may return, by name."""
+        """Dead nodes that may return, sorted by name."""
         return self._known(lambda status: status is MemberStatus.DEAD)
 
     def entry(self, name: str) -> MemberEntry | None:
@@ -215,20 +216,20 @@ class Membership:
         return None if record is None else record.entry
 
     def digest(self) -> bytes:
-        """Digest of the view, which is equal if nodes agree on all members, see `digest_of`."""
+        """Digest of the view. It is equal for nodes that agree on all members. See `digest_of`."""
         if self._digest is None:
             self._digest = digest_of((self.own, *self.peers))
         return self._digest
 
-    # What happens
+    # Events
 
     def receive_entries(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
-        """Store the news of a peer, if it is newer.
+        """Store the entries of a peer that are newer than the known ones.
 
-        News about this node itself is refuted by a change of its own entry. News that a member was
-        restarted or is elsewhere is a claim, which changes nothing yet, see `to_check`. The same
-        holds for a node for which there is no place. At most `most` entries are read, and nonsense
-        is ignored.
+        News about this node itself is refuted by a change of its own entry. News of a different
+        process or endpoint of a member is a claim, which changes nothing before it is checked, see
+        `to_check`. The same holds for a new node if there is no room. At most `most` entries are
+        read, and invalid entries are ignored.
         """
         changes: list[Change] = []
         is_crowded = self._is_crowded()
@@ -247,30 +248,30 @@ class Membership:
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
-        """Note the process that answered at the place of a claim (`None`: no process).
+        """Note which process answered at the endpoint of a claim. `None`: no process did.
 
-        If a later process has the name of this node, it is set as `replaced_by`, and the change
-        leads to `None`. If not, the claim was about an earlier incarnation, or a lie, and is
-        refuted.
+        If a later process has the name of this node, it becomes `replaced_by`, and the change has
+        `None` as `after`. Otherwise the claim was about an earlier process, or false, and this node
+        refutes it.
         """
         for claims in (self._claims, self._newcomers):
             claims.settle(claim.name, now)
         is_there = incarnation is not None and incarnation >= claim.incarnation
         if claim.name != self.own.name:
             return self.believe(claim, now) if is_there else []
-        # It may have called itself, by another of its addresses.
+        # This node may have called itself, at another of its addresses.
         if is_there and incarnation != self.own.incarnation and is_rival(claim, self.own):
             self.replaced_by = claim
             return [Change(claim, self.own.status, None, "another process has this node's name")]
         return self._contradict(claim)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Note that no node could be called just now to check a claim."""
+        """Note that no process could be called now to check a claim."""
         for claims in (self._claims, self._newcomers):
             claims.drop(claim.name)
 
     def believe(self, news: MemberEntry, now: float) -> list[Change]:
-        """Store certain news of a different node, for example one that was called."""
+        """Store certain news of a different node, for example of a node that was called."""
         changes = self._learn(news, now, is_certain=True)
         record = self._records.get(news.name)
         if record is not None and record.entry.incarnation == news.incarnation:
@@ -288,18 +289,18 @@ class Membership:
         return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Use a higher incarnation than any that is reported of this name, see `outlived`."""
+        """Use a higher incarnation than all reported ones of this node's name. See `outlived`."""
         self.own = outlived(self.own, news)
         self._has_changed()
 
     def asked(self, name: str, now: float) -> None:
-        """Note that a node was asked, so that it should be heard from."""
+        """Note that a node was asked, so that an answer is expected."""
         record = self._records.get(name)
         if record is not None:
             record.probe.asked(now)
 
     def heard_from(self, name: str, incarnation: int, now: float) -> None:
-        """Note a message of a node itself. A node considered dead must also refute that."""
+        """Note a message from a node itself. A node considered dead must also refute its death."""
         record = self._records.get(name)
         if record is None or record.entry.incarnation != incarnation:
             return
@@ -309,21 +310,21 @@ class Membership:
         record.stays_suspect(now)
 
     def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
-        """Note that a member, the helper, says that it has heard from a node in this life of it."""
+        """Note that a helper reports that it has heard from this incarnation of a node."""
         record = self._records.get(name)
         if record is not None and record.entry.incarnation == incarnation:
             record.probe.helped(helper)
 
     def heard_at(self, name: str) -> float:
-        """Return when this incarnation of a node was last heard from, or -inf if never."""
+        """Return when this incarnation of a node was last heard from, or -inf for never."""
         record = self._records.get(name)
         return -math.inf if record is None else record.probe.heard_at
 
     def lost(self, name: str, now: float) -> list[Change]:
-        """Note that the connection to a node is gone, or that it cannot be reached.
+        """Note that the connection to a node is lost, or that the node is unreachable.
 
-        It is suspected at once. If it has refuted that before and was not heard from since, this
-        counts only as a question without an answer.
+        The node is suspected at once. If it has refuted such a suspicion before, and was not heard
+        from since, the loss counts only as a question without an answer.
         """
         record = self._records.get(name)
         if record is None:
@@ -334,15 +335,15 @@ class Membership:
         return self._accuse(record, now)
 
     def doubt(self, name: str, now: float) -> list[Change]:
-        """Suspect a node whatever it contradicted before, to find out whether it still does."""
+        """Suspect a node, whatever it refuted before, to find out whether it still refutes."""
         record = self._records.get(name)
         return [] if record is None else self._accuse(record, now)
 
     def tick(self, now: float) -> list[Change]:
-        """Let time pass. Call this several times a second."""
+        """Process the timeouts that are due. Call this several times a second."""
         self._forgotten.tick(now)
         changes: list[Change] = []
-        # All are judged alike: what one of them is found to be gives the others no more time.
+        # All are judged with the same local health, which changes only afterwards.
         due = [
             (r, r.check_timeouts(now, self._times, self._health)) for r in self._records.values()
         ]
@@ -356,25 +357,25 @@ class Membership:
         return changes
 
     def woke(self, now: float) -> None:
-        """Note that this process was stopped until now, so that answers may have been missed."""
+        """Note that this process was stopped until now, and may have missed answers."""
         for record in self._records.values():
             record.give_fresh_time(now)
 
     def announce_leave(self) -> MemberEntry:
-        """Leave. From now on `select_entries` announces it, and this node refutes nothing."""
+        """Leave. From now on, `select_entries` announces this, and this node refutes nothing."""
         self.own = self.own._replace(status=MemberStatus.LEFT)
         self._has_changed()
         return self.own
 
-    # What to do
+    # Choices
 
     def select_entries(
         self, rng: random.Random, most: int = 32, to: str | None = None
     ) -> tuple[MemberEntry, ...]:
-        """Choose entries to pass on, each node at most once, at most `most`.
+        """Choose at most `most` entries to forward, at most one for each node.
 
-        First this node itself, then the entry of the receiver (`to`) unless it is alive, then
-        others, see `to_pass_on`.
+        The order is this node itself, then the entry of the receiver (`to`) unless it is alive,
+        then others, see `to_pass_on`.
         """
         first, said = [self.own], None
         if to is not None and to != self.own.name:
@@ -384,33 +385,33 @@ class Membership:
         return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Choose nodes to ask for news now, about twice a second, and note that they were asked."""
+        """Choose nodes to ask for news now, about twice a second, and note that they are asked."""
         return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
-        """Choose uncertain members, each with the name of a helper to ask, and
-        note that they were.
+        """Choose uncertain members, each with the name of a helper to ask, and note that they are
+        asked.
         """
         records = self._records.values()
         return to_ask_others(records, now, rng, self._times, self._health, self.near)
 
     def to_tell(self, rng: random.Random, most: int) -> list[MemberEntry]:
-        """Choose members to notify at once of changes."""
+        """Choose members to notify of changes at once."""
         members = [r for r in self._records.values() if r.entry.status.is_member]
         return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the claims to check now by calls. The results go to `checked` or `unchecked`."""
+        """Return the claims to check now by calls. Pass results to `checked` or `unchecked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         if is_over:
             return []
         return [*self._claims.to_check(now, rng), *self._newcomers.to_check(now, rng)]
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the dead nodes whose endpoints should be tried now, and note that they were."""
+        """Return the dead nodes whose endpoints should be tried now, and note the attempts."""
         return self._trials.pick_due(self._records.values(), now, rng)
 
-    # How
+    # Implementation
 
     def _is_claim(self, news: MemberEntry) -> bool:
         if news.name == self.own.name:
@@ -418,7 +419,7 @@ class Membership:
         return is_claim(news, self.entry(news.name))
 
     def _is_crowded(self) -> bool:
-        """Tell whether there is a place for an unknown node, but only if it answers."""
+        """Tell whether there is room for an unknown node only if that node answers."""
         if len(self._records) < self._most:
             return False
         records = self._records.values()
@@ -427,10 +428,10 @@ class Membership:
     def _meet(
         self, news: MemberEntry, event: Event, now: float, *, is_certain: bool
     ) -> list[Change]:
-        """Take in a node that is unknown, or bury it."""
+        """Add an unknown node, or remember that it is gone."""
         status = after(event, None)
         if status is None:
-            if event in NEWER:  # or hearsay of the same death would keep its tombstone for ever
+            if event in NEWER:  # otherwise, hearsay of an old death would keep its entry for ever
                 self._forgotten.keep_entry(news, now)
             return []
         changes = self._make_room(now, is_certain=is_certain)
@@ -445,7 +446,7 @@ class Membership:
     def _take(
         self, record: MemberRecord, event: Event, now: float, news: MemberEntry | None = None
     ) -> list[Change]:
-        """Apply an event to a known node, by the table."""
+        """Apply an event to a known node, by the table of `states.py`."""
         known = record.entry
         status = after(event, known.status)
         if status is None:
@@ -485,9 +486,9 @@ class Membership:
         return Change(record.entry, record.entry.status, None, event.value)
 
     def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:
-        """If all places are taken, forget the node that has been gone the longest.
+        """If there is no room, forget the node that has been gone for the longest time.
 
-        For a node that has answered, also forget one that never has, which may be heard of again.
+        For a node that has answered, also forget a node that never did. It may become known again.
         """
         if len(self._records) < self._most:
             return []
@@ -502,7 +503,7 @@ class Membership:
         return [Change(silent.entry, silent.entry.status, None, "it never answered")]
 
     def _never_heard(self) -> MemberRecord | None:
-        """Return a node that has never been heard from, preferably one that was asked."""
+        """Return a node that never answered, preferably a node that was asked."""
         never = [r for r in self._records.values() if r.probe.heard_at == -math.inf]
         return min(never, key=lambda r: (r.probe.asked_at is None, r.since), default=None)
 

@@ -43,7 +43,7 @@ class CollectiveCallers(FaultyCallers):
             self._broken.append(f"{node.name} has {value} of {count}")
         if not total >> node.index & 1:
             self._broken.append(f"{node.name} has a sum without its own value: {total:b}")
-        group = connection.collectives.runner("").group
+        group = connection.collectives.group("")
         key = group.view.identity, group.number
         if self._sums.setdefault(key, total) != total:
             self._broken.append(f"{node.name} has {total:b}, others {self._sums[key]:b}")

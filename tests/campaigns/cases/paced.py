@@ -61,7 +61,7 @@ class PacedCallers(FaultyCallers):
             take_over=take_over,
         )
         timed(rounds.begin_rounds)
-        group = connection.collectives.runner("paced").group
+        group = connection.collectives.group("paced")
         while True:
             runtime.sleep(self._pause_s * self._slowed.get(node.index, 1.0))
             before = tuple(state[:, 0])
