@@ -20,7 +20,7 @@ FEW_STEPS = 20  # in which nodes that train here compare all of their state
 
 @pytest.fixture
 def _compares_sooner(monkeypatch):
-    for place in ("adapters.gradients", "collectives.comparison"):
+    for place in ("adapters.gradient_averaging", "collectives.comparison"):
         monkeypatch.setattr(f"dpwa.{place}.EVERY_STEPS", FEW_STEPS)
     monkeypatch.setattr("dpwa.collectives.comparison.AGAIN_STEPS", 3 * FEW_STEPS)
 

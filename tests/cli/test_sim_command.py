@@ -132,10 +132,10 @@ def test_a_run_of_a_sweep_that_cannot_be_simulated_is_told_beside_the_others(sce
     arrays = ("--set", "detail=arrays")
     result = sim(scenario, "--sweep", "algorithm=gossip,symmetric", *arrays, "-j", 1)
     assert result.exit_code == 1
-    assert "symmetric: detail: expected auto or nodes, as arrays are only for" in result.stdout
+    assert "symmetric: detail: expected auto or nodes, because arrays are only for" in result.stdout
     alone = sim(scenario, "--set", "algorithm=symmetric", *arrays)
     assert alone.exit_code == 2
-    assert "detail: expected auto or nodes, as arrays are only for" in alone.stderr
+    assert "detail: expected auto or nodes, because arrays are only for" in alone.stderr
 
 
 def test_ctrl_c_on_a_terminal_shows_the_results_so_far(scenario):
@@ -145,7 +145,7 @@ def test_ctrl_c_on_a_terminal_shows_the_results_so_far(scenario):
     assert code == 130
     text = "\n".join(plain_lines(shown))
     assert "consensus distance" in text
-    assert "stopped, with 1 of 1 runs" in text
+    assert "stopped after 1 of 1 runs" in text
     assert "Traceback" not in text
 
 
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_the_processes_of_a_sweep(scenario):
     sweep = ["--set", "target.variance_ratio=1e-300", "--sweep", "seed=1,2,3,4,5,6"]
     shown, code = on_terminal([*command, *sweep, "--set", "task=quadratic"], until="6 runs")
     assert code == 130
-    assert "stopped, with 0 of 6 runs" in "\n".join(plain_lines(shown))
+    assert "stopped after 0 of 6 runs" in "\n".join(plain_lines(shown))
 
 
 def test_the_shipped_scenarios_are_those_of_the_help():

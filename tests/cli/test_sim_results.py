@@ -94,7 +94,7 @@ def test_a_terminal_and_a_scheduler_stop_a_sweep_with_what_it_has(tmp_path, numb
         number, tmp_path, lambda sweep: eventually(lambda: len(children_of(sweep.pid)) >= 3, 30)
     )  # the two that simulate, and one that cleans up after them
     assert found == code
-    assert "stopped, with 0 of 2 runs" in errors
+    assert "stopped after 0 of 2 runs" in errors
     assert (tmp_path / "summary.json").exists()
 
 

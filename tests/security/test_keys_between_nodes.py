@@ -313,7 +313,7 @@ def test_keys_may_be_in_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("allow", "message"),
     [
-        ({"w1": "short"}, "allow.w1: expected a public key, 40 characters"),
+        ({"w1": "short"}, "allow.w1: expected a public key of 40 characters"),
         ({"a b": "a" * 40}, "expected 1 to 64 letters"),
         ({"w1": "a" * 40, "w2": "a" * 40}, "expected a different key for every name"),
         (["w1"], "allow: expected a mapping"),
