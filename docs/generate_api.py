@@ -38,10 +38,9 @@ MODULES = (
     "dpwa.errors",
 )
 INTERNAL = {  # other modules of dpwa use them, users do not
-    *(f"Config.{name}" for name in ("begins", "codecs_for", "group_of", "is_open", "options_of")),
-    *(f"Config.{name}" for name in ("options", "peers_of", "require", "seeds")),
+    *(f"Config.{name}" for name in ("begins", "options", "require", "seeds")),
     *(f"DpwaConnection.{name}" for name in ("collectives", "described", "states")),
-    *(f"NodeConfig.{name}" for name in ("connect_endpoint", "listen_endpoint", "to_mapping")),
+    *(f"NodeConfig.{name}" for name in ("listen_endpoint", "to_mapping")),
     *(f"NodeProcess.{name}" for name in ("discard", "reap", "remember", "stray")),
     *("GossipSteps", "Merge.of", "OptimizerGossip", "center_of", "close_former", "from_extra"),
     *("peer_config", "require_free_addresses", "require_module", "without_codes"),

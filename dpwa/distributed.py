@@ -1,4 +1,4 @@
-"""The names of torch.distributed for collectives among peers, for programs that use them.
+"""Collectives among peers, under the names of torch.distributed, for programs written for it.
 
     import dpwa.distributed as dist
 

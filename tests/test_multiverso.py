@@ -156,7 +156,7 @@ def test_a_get_may_go_on_while_something_else_is_done(alone):
     assert everything.wait().tolist() == [[0, 1], [2, 3], [4, 5]]
     assert some.done
     assert mv.ArrayTableHandler(2).get_async().wait().tolist() == [0, 0]
-    with pytest.raises(UserError, match=r"row_ids.0. is 3; expected 0 to 2"):
+    with pytest.raises(UserError, match=r"row_ids.0. is 3, expected 0 to 2"):
         matrix.get_async(3)
 
 

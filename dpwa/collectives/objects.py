@@ -85,7 +85,7 @@ def unpack_object(data: ByteArray) -> object:
         RuntimeError,  # of torch; and of nesting that is too deep
         msgpack.UnpackException,
     ):
-        raise ProtocolError("not a value of a node") from None
+        raise ProtocolError("the payload is not a value that a node can send") from None
 
 
 def _check_keys(header: bytes) -> None:

@@ -225,7 +225,7 @@ def _note_misfit(
 
 
 def _note_file(document: Document, error: ConfigError, options: StrictModel) -> None:
-    """Record the mistakes in a file of edges at their lines, or at the path of the file."""
+    """Record the mistakes in the edge file of a topology, at their lines or at its path."""
     path = options.path if isinstance(options, FileOptions) else ""
     for line in str(error).splitlines():
         if line.startswith(f"{path}: "):

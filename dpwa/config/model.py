@@ -266,7 +266,7 @@ class Limits(StrictModel):
         default=50.0,
         ge=0.0,
         le=60_000.0,
-        description="CPU time in milliseconds that a burst of requests may use above this share",
+        description="CPU time in ms that a burst of requests may use above `serving_share`",
     )
     handshake_timeout_s: float = Field(
         default=5.0, ge=0.1, le=600.0, description="maximum duration of a handshake, in seconds"

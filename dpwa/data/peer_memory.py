@@ -269,7 +269,7 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
     except (OSError, ValueError) as error:
         raise NotMappedError(f"its board cannot be mapped: {error}") from None
     if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
-        raise NotMappedError("a different node's folder has its name")
+        raise NotMappedError("the shared folder with this name belongs to a different node")
     return board
 
 

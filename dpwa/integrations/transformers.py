@@ -62,7 +62,7 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Stop at the end of a training that was adopted, because a Trainer counts from 0."""
+        """Stop at the last step, where steps from a peer count, though a Trainer starts at 0."""
         state.stateful_callbacks[_SAVED] = self.state_dict()  # goes into checkpoints
         if self.has_done(state.max_steps, state.global_step):
             control.should_training_stop = True

@@ -28,7 +28,7 @@ _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host, by the name or address for others, and the number of nodes there."""
+    """A host, with the name or address that other hosts use for it, and its number of nodes."""
 
     host: str
     slots: int

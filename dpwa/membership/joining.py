@@ -58,7 +58,7 @@ class JoinOutcome:
                 self.changed.notify_all()
 
     def refuse(self, reason: str) -> None:
-        """Note that this node can never be admitted, unless it is admitted already."""
+        """Record that this node can never be admitted, unless it is admitted already."""
         with self.changed:
             if not self.is_in:
                 self.refused = reason

@@ -1,4 +1,4 @@
-"""The metrics of a node for Prometheus (the extra `metrics`): the one list, and its HTTP server.
+"""The metrics of a node for Prometheus (the extra `metrics`), and the HTTP server that shows them.
 
 Names and labels are as Prometheus has them; docs/watch.md has a table.
 """

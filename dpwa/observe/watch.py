@@ -321,7 +321,7 @@ class Watch(Closeable):
             return
         if (told.started, told.pid, told.host) != (answer.started, answer.pid, answer.host):
             other = f"the node at {namesake.endpoint}"
-            raise ProtocolError(f"it says that it is {answer.name}, as does {other}")
+            raise ProtocolError(f"this process answers as {answer.name}, and so does {other}")
 
     def _follow(self, name: str, endpoint: str, *, is_there: bool = True) -> None:
         """Follow a node from now on, unless that is so already."""

@@ -69,7 +69,7 @@ class ConsensusOptions(StrictModel):
     """Options of `consensus`."""
 
     dimension: int = Field(
-        default=8, ge=1, le=MAX_PARAMETERS, description="parameters of a node, each from N(0, 1)"
+        default=8, ge=1, le=MAX_PARAMETERS, description="number of parameters, each from N(0, 1)"
     )
 
 

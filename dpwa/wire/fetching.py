@@ -120,7 +120,7 @@ class FetchSession:
 
     def _announced(self, header: SnapshotHeader) -> SnapshotHeader:
         if self.pieces:
-            raise ProtocolError("the fetch has a second snapshot")
+            raise ProtocolError("the peer has sent a second snapshot for one fetch")
         expected = self.layout.nbytes
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes is too long")

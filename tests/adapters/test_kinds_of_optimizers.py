@@ -450,7 +450,7 @@ def of_another(net):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (stale, "2 are in no"),
+        (stale, "2 parameters are in no"),
         (masters, "4 parameters are in no"),
         (flat, ""),
         (of_more, ""),

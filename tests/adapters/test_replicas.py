@@ -34,7 +34,7 @@ def test_all_ranks_know_the_clock_and_the_peers_and_the_loss_is_their_mean(told)
         place = [int(name == "w2"), 2, ["w1", "w2"]]
         assert ranks[name, 0]["place"] == ranks[name, 1]["place"] == place
         assert ranks[name, 0]["loss"] == 2.0  # of 1.0 and 3.0
-        assert "rank 1: the node is on rank 0" in ranks[name, 1]["repr"]
+        assert "rank 1, without the node, which rank 0 has" in ranks[name, 1]["repr"]
 
 
 def test_a_closed_adapter_is_closed_on_all_ranks(told):

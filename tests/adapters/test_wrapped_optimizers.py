@@ -145,7 +145,7 @@ def test_two_optimizers_of_the_same_parameters_are_refused_unless_one_has_the_ot
 ):
     config = config_of(2, algorithm=algorithm, log_level="error")
     other = torch.optim.SGD([net.weight], 0.1)
-    with pytest.raises(UserError, match=r"AdamW and SGD have .*DPWA-E310"):
+    with pytest.raises(UserError, match=r"AdamW and SGD share .*DPWA-E310"):
         dpwa.connect(net, [adam, other], config=config, name="w1")
     for given in ([adam, Slow(adam)], [Slow(adam), adam], [adam, adam]):
         Optimizers().include(given)

@@ -118,7 +118,8 @@ def test_ctrl_c_ends_all_nodes_and_gives_their_room_back(
     assert time.monotonic() - began < at_most(8)
     assert process.returncode == 130
     first, last = notes(errors.splitlines())
-    assert re.fullmatch(r"dpwa launch: stopping w\d, w\d with SIGINT \(Ctrl-C again kills\)", first)
+    said = r"dpwa launch: stopping w\d, w\d with SIGINT \(a second Ctrl-C kills them\)"
+    assert re.fullmatch(said, first)
     assert last == "dpwa launch: all nodes have stopped"
     assert_gone(*pids)
     assert launch_on_ray("-n", "2", "true").returncode == 0

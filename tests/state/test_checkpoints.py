@@ -213,7 +213,7 @@ def test_a_checkpoint_of_another_model_is_left_alone(tmp_path, caplog):
     with nodes(adapter_of(other, "w1", config)) as (node,):
         assert node.clock == 0.0
     assert are_equal(state_of(other), own)
-    (warning,) = [text for text in caplog.messages if "is of another model" in text]
+    (warning,) = [text for text in caplog.messages if "has a different model" in text]
     assert str(tmp_path / "w1-000001-1.safetensors") in warning
     assert "first difference: here 'weight' float32[3, 2], there 'weight' float32[2, 2]" in warning
 

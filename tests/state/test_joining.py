@@ -63,7 +63,7 @@ def test_a_donor_of_which_nothing_comes_is_named_meanwhile(monkeypatch, caplog):
 
     result = fetched({"w7": Donor(1, changes=offers_only)}, timeout_s=0.3, node="w4")
     assert (result.fetched, result.came, result.nbytes) == (None, 0, LAYOUT.nbytes)
-    assert caplog.messages[0].startswith("w4: nothing of the state of w7 has come for ")
+    assert caplog.messages[0].startswith("w4: donor w7 has sent no piece of its state for ")
 
 
 def test_a_state_that_was_offered_and_did_not_come_was_waited_for_to_the_end(monkeypatch, caplog):

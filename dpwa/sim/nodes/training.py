@@ -42,7 +42,7 @@ class ScaledModel(ArrayModel):
 
 
 class ArrayTraining:
-    """Gossip of the values `x`, shape (D,), of one node, like an adapter's for a module."""
+    """Gossips one node's values `x`, shape (D,), as an adapter does with a module."""
 
     def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         self.rounds = connection.node.rounds
