@@ -125,7 +125,7 @@ def _unmet(need: _Need, name: str, places: Iterable[tuple[Loc, Plain]]) -> Itera
 
 
 def _is_other(value: object, needed: object) -> bool:
-    """Return whether a value differs from the needed value, and is not invalid in any case."""
+    """Return whether a value differs from the needed value, but is valid with other algorithms."""
     if isinstance(needed, int):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False

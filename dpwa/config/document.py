@@ -83,7 +83,7 @@ class Document:
         self.key_places.setdefault(loc, self.places[loc])
 
     def imply(self, key: str, value: object, by: str = "") -> None:
-        """Set a value implied by the setting `by`, whose place it gets, or by the whole source."""
+        """Set a value that another setting implies. The value gets the place of setting `by`."""
         self.values[key] = value
         self.places[key,] = self.place((by,))
 

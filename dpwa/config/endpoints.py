@@ -100,7 +100,7 @@ class Seed:
 
 
 def seed_of(address: str) -> Seed:
-    """Return the seed in `tcp://host:port` or `ipc:///path`, each also with `NAME@` before it."""
+    """Return the seed for `tcp://host:port` or `ipc:///path`, with or without `NAME@` before it."""
     name, at, endpoint = address.partition("@")
     return Seed(endpoint, name) if at and "://" not in name else Seed(address)
 

@@ -165,7 +165,7 @@ def _plain(source: ConfigSource) -> object:
 
 
 def _picked(document: Document) -> dict[str, str]:
-    """Return the name of the method that each setting selects, as in the source."""
+    """Return the name of the method that each setting selects, by setting."""
     written = {kind.setting: document.values.get(kind.setting) for kind in KINDS}
     return {setting: name for setting, name in written.items() if isinstance(name, str)}
 

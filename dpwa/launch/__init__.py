@@ -1,4 +1,4 @@
-"""The nodes of one machine as local processes, which are started, watched, and stopped together."""
+"""Starts, watches, restarts and stops nodes together, on this machine or with Ray."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""First step of every node process, which prepares itself, then becomes the command.
+"""The first program of every node process. It prepares the process, and then runs the command.
 
-Run as a script: `child.py LAUNCHER_PID COMMAND...`. A separate process can do this safely
+It is run as a script: `child.py LAUNCHER_PID COMMAND...`. A program of its own can do this safely,
 even if the launcher has threads. Code between fork and exec could not.
 """
 
@@ -15,9 +15,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    # A launcher in the background of a script ignores Ctrl-C, and its children would inherit that.
+    # A launcher in the background of a script ignores SIGINT, and its children would do so, too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers of Ray block it, too
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block signals
     launcher_pid, *command = sys.argv[1:]
     end_with_launcher(int(launcher_pid))
     try:
@@ -27,14 +27,14 @@ def main() -> None:
 
 
 def end_with_launcher(launcher_pid: int) -> None:
-    """Ask the kernel to kill this process when the launcher dies, in any way (Linux only).
+    """Ask the kernel to kill this process when the launcher dies for any reason (Linux only).
 
-    This survives exec, but not fork, so that processes of the command do not inherit it.
+    The request survives exec, but not fork, so that processes of the command do not inherit it.
     """
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != launcher_pid:  # it died before the kernel was asked
+    if os.getppid() != launcher_pid:  # the launcher has died already
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Configurations that are made up for a run."""
+"""The temporary folders of runs with their configurations, by which commands find the runs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _PREFIX = "dpwa-launch-"
 _FILE = "dpwa.yaml"
-_LOCK = "lock"  # a file: of locked folders, not all file systems tell other hosts
-_NEW_S = 60.0  # who has made a folder may be about to lock it
+_LOCK = "lock"  # a file, because not all file systems show other hosts that a folder is locked
+_NEW_S = 60.0  # the process that has made a younger folder may not have locked it yet
 
 
 @contextlib.contextmanager
 def run_folder(config: Path | None = None) -> Iterator[Path]:
-    """Make a temporary folder for a run, by which `runs_here` finds it.
+    """Make a temporary folder for a run, so that `runs_here` finds the run.
 
-    A configuration from elsewhere is linked there, else the caller writes one. Signals that would
-    end this process raise KeyboardInterrupt meanwhile.
+    The folder gets a link to `config`. Without `config`, the caller writes a configuration there.
+    Until the block ends, signals that would end this process raise KeyboardInterrupt.
     """
     with interrupted_by_signals() as end, held_folder() as folder:
         try:
@@ -47,12 +47,12 @@ def run_folder(config: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held_folder() -> Iterator[Path]:
-    """Make a temporary folder, which is locked as long as this process lives.
+    """Make a temporary folder that is locked as long as this process lives.
 
-    Those of processes that were killed are removed.
+    Also remove the folders of processes that were killed.
     """
     for lock_path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or locks do not work there
+        with contextlib.suppress(OSError):  # the folder is gone, or has no locks
             is_old = time.time() > lock_path.lstat().st_mtime + _NEW_S
             if is_old and _is_own(lock_path.parent) and not is_locked(lock_path):
                 shutil.rmtree(lock_path.parent)
@@ -72,12 +72,12 @@ def _is_own(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """A run of `dpwa launch` that is under way."""
+    """A run that `dpwa launch` has started, and that has not ended."""
 
     config: Path
     began: float  # seconds since the epoch
-    folder: Path  # in which it was started
-    command: str  # that each node runs
+    folder: Path  # the working directory of the launcher
+    command: str  # the command that each node runs
 
     @property
     def is_here(self) -> bool:
@@ -85,11 +85,11 @@ class LaunchedRun:
 
 
 def runs_here() -> list[LaunchedRun]:
-    """Return this user's runs, those of this folder first, the newest first."""
+    """Return this user's runs on this machine. Runs of this folder come first, then newer runs."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or is none
+        with contextlib.suppress(OSError, ValueError):  # the run has ended, or is no run
             if _is_own(path.parent) and is_locked(path.with_name(_LOCK)):
                 began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -105,7 +105,7 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
     """Write a configuration of nodes w1 to wN on free ports into a folder, and return its path.
 
     Raises:
-        UserError: the machine has not enough free ports, or the folder cannot be written.
+        UserError: the machine has too few free ports, or the folder cannot be written.
     """
     from dpwa.config.schema import local_nodes
 
@@ -113,7 +113,10 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
-    """Write them, with the settings of a `dpwa.yaml` without nodes in the working directory."""
+    """Write a configuration of these nodes, and return its path.
+
+    If the working directory has a `dpwa.yaml` without nodes, its settings are used.
+    """
     from dpwa.config.load import load_config, settings_in
     from dpwa.config.schema import config_text
 

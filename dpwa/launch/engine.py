@@ -1,8 +1,7 @@
-"""The description of a launch, the engine that runs it (here or elsewhere), and its events.
+"""The description of a launch, the interface of the engines that run it, and their events.
 
-A started process gets its node by environment variables and cores. It gets only DPWA_* variables,
-because RANK, WORLD_SIZE and the like would make some training libraries start a process group of
-their own.
+Environment variables tell a started process which node it is. All of them begin with DPWA_, because
+RANK, WORLD_SIZE and the like would make some training libraries start their own process group.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from dpwa.config.schema import PATHS, PREFIX, variable_of
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One command, run once for each node.
+    """A command to run once for each node.
 
     Attributes:
         command: the program and its arguments, the same for every node.
         config_path: the configuration that the nodes read.
-        names: the nodes to start. A node's rank is its place in this order.
+        names: the nodes to start. A node's rank is its index in this order.
         environment: variables added to those of this process.
         restarts: maximum number of restarts of a node that fails.
-        world: all nodes of the run, if others are started elsewhere. Ranks are places in it.
-        spare: whether, with a command such as `python SCRIPT ARGUMENTS...`, a process that has
-            imported torch waits to become the next node that is restarted (on this machine).
+        world: all nodes of the run, if some are started elsewhere. A rank is then an index in it.
+        spare: whether a process that has imported torch waits to become the next restarted node.
+            This needs a command such as `python SCRIPT ARGUMENTS...`, and nodes on this machine.
     """
 
     command: Sequence[str]
@@ -44,7 +43,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Printed:
-    """Lines that a node has written to `stdout` or `stderr`, without their ends."""
+    """Lines that a node has written to `stdout` or `stderr`, without their newlines."""
 
     node: str
     stream: str
@@ -53,9 +52,9 @@ class Printed:
 
 @dataclass(frozen=True)
 class NodeEnded:
-    """A node has ended, after all its output was reported. A negative code is a signal.
+    """A node has ended, and all its output was reported. A negative code is a signal.
 
-    `told`: with code 0, the state of its training, see `dpwa.lifecycle.told_ending`.
+    If the code is 0, `told` is the state of the node's training. See `dpwa.lifecycle.told_ending`.
     """
 
     node: str
@@ -67,30 +66,30 @@ Event = Printed | NodeEnded
 
 
 class NodeEngine(Protocol):
-    """Runs the processes of the nodes. One thread calls it, and only `poll` takes time."""
+    """Runs the processes of the nodes. One thread calls the methods. Only `poll` takes time."""
 
     @property
     def running(self) -> Collection[str]:
-        """Names of the nodes that were started, and whose end `poll` has not reported."""
+        """Names of the nodes that were started, and whose end `poll` has not yet reported."""
         ...
 
     def start(self, node: str) -> None:
-        """Start or restart a node that does not run. Raises `UserError` if that is impossible."""
+        """Start or restart a node that does not run. Raises `UserError` if it cannot be started."""
         ...
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all nodes and to all that they have started.
+        """Send a signal to all nodes and to all processes that they have started.
 
-        After SIGKILL each of them is reported as ended within seconds.
+        After SIGKILL, `poll` reports the end of each node within seconds.
         """
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Wait at most this long for events. `UserError` if a node cannot be started after all."""
+        """Wait at most `timeout_s` for events. Raises `UserError` if a node cannot be started."""
         ...
 
     def close(self) -> None:
-        """Clean up when no node runs."""
+        """Release all resources of the engine, once no node runs."""
         ...
 
 
@@ -98,9 +97,9 @@ CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the DPWA_* variables that name files, as paths relative to a folder.
+    """Return the DPWA_* variables that are paths, as absolute paths for a start in `folder`.
 
-    A generated configuration is in a temporary folder, in which checkpoints must not be.
+    This keeps checkpoints out of the temporary folder that has a generated configuration.
     """
     return {
         name: str(folder / value)
@@ -128,14 +127,14 @@ def node_environments(
 ) -> list[dict[str, str]]:
     """Return the environment of every node, in the order of `spec.names`.
 
-    Unless the user has set OMP_NUM_THREADS, each computes with max(1, core_count // nodes) threads.
+    Unless the user has set OMP_NUM_THREADS, each node has max(1, core_count // nodes) threads.
     """
     shared = {**inherited, **spec.environment}
-    shared["PYTHONUNBUFFERED"] = "1"  # a line is seen when it is printed
+    shared["PYTHONUNBUFFERED"] = "1"  # so that each printed line is shown at once
     shared["DPWA_CONFIG"] = str(spec.config_path.absolute())
     world = list(spec.world or spec.names)
     shared["DPWA_WORLD_SIZE"] = str(len(world))
-    if world == list(spec.names):  # else others launch the rest of the run
+    if world == list(spec.names):  # otherwise, other launchers start the other nodes
         shared.setdefault("DPWA_RUN_ID", secrets.token_hex(8))
     if spec.names:
         shared.setdefault("OMP_NUM_THREADS", str(max(1, core_count // len(spec.names))))

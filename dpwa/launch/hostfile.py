@@ -1,11 +1,11 @@
-"""A list of hosts, as in MPI and DeepSpeed, from which all hosts derive the same nodes.
+"""Reads a list of hosts as in MPI and DeepSpeed, from which all hosts compute the same nodes.
 
     # two machines
     10.0.0.1 slots=4
     gpu02    slots=2 group=b    # by default one slot, and no group
 
-Nodes are called w1, w2, ... in the order of the lines. On each host they listen at the first port
-and those after it.
+The nodes are called w1, w2, ... in the order of the lines. On each host, the first node listens at
+the first port, and each other node at the next port.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HostLine:
 
     host: str
     slots: int
-    group: str | None = None  # of its nodes
+    group: str | None = None  # the group of its nodes
 
 
 def read_hostfile(path: Path) -> list[HostLine]:
@@ -52,7 +52,7 @@ def read_hostfile(path: Path) -> list[HostLine]:
         entry = _entry(words, where)
         if entry.host in found:
             raise UserError(
-                f"{where}: {entry.host} stands in line {first_at[entry.host]} already [DPWA-E063]"
+                f"{where}: {entry.host} is in line {first_at[entry.host]} already [DPWA-E063]"
             )
         found[entry.host] = entry
         first_at[entry.host] = number
@@ -66,7 +66,8 @@ def read_hostfile(path: Path) -> list[HostLine]:
 def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[NodeConfig]:
     """Return the nodes of all hosts. Every host computes the same names and addresses.
 
-    A machine may know its own name as 127.0.1.1, so nodes with a host name listen on all addresses.
+    A machine may resolve its own name to 127.0.1.1. So nodes with a host name listen on all
+    addresses.
     """
     nodes: list[NodeConfig] = []
     for line in hosts:
@@ -84,8 +85,9 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the line of this machine, which is the chosen one, or the one with its name or
-    address.
+    """Return the line of this machine. This is the line of the host `chosen`, if it is set.
+
+    Otherwise, it is the line with the name or an address of this machine.
     """
     listed = ", ".join(line.host for line in hosts)
     if chosen is not None:
@@ -99,7 +101,8 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
         raise UserError(
-            f"which host is this? By name and address it is {which}. Set --host [DPWA-E069]"
+            f"cannot tell which host this is. By name and address, it is {which}. Set --host "
+            "[DPWA-E069]"
         )
     return own[0]
 
@@ -117,7 +120,7 @@ def _entry(words: Sequence[str], where: str) -> HostLine:
     slots, group = (None, None) if found is None else found.groups()
     if found is None or int(slots or 1) > MAX_SLOTS or not is_label(group or "a"):
         raise UserError(
-            f"{where}: expected slots=N and group=NAME after the host, N from 1 to 1000 (got "
+            f"{where}: expected slots=N and group=NAME after the host, with N from 1 to 1000 (got "
             f"{' '.join(rest)}) [DPWA-E066]"
         )
     return HostLine(host, int(slots or 1), group)

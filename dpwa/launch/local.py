@@ -1,7 +1,7 @@
-"""Nodes as processes of this machine.
+"""Runs nodes as processes on this machine.
 
-Output is read only as fast as it is asked for: a node that floods waits on its full pipe, and no
-queue grows.
+The output of a node is read only in `poll`. So a node that prints too much waits on its full pipe,
+and no queue grows.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from dpwa.lifecycle import ENDING, Closeable, told_ending
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-FORKED_S = 0.1  # within which a process is there that was to be forked, when it is to end
-SPARE_AFTER_S = 3.0  # nodes that are started go first
-SPARE_AGAIN_S = 30.0  # one that has ended by itself, or could not be started, may do so again
+FORKED_S = 0.1  # wait for a spare process that is being forked, before it is ended
+SPARE_AFTER_S = 3.0  # pause before a spare process starts, so that nodes start first
+SPARE_AGAIN_S = 30.0  # pause after a spare process has ended by itself, or could not be started
 CHUNK_BYTES = 64 * 1024
 MAX_LINE_CHARS = 1024 * 1024  # a longer line is passed on in pieces, so that memory stays bounded
-# When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
-DRAIN_GRACE_S = 1.0  # left alone,
-LEFTOVER_GRACE_S = 2.0  # then asked to end with SIGTERM, and then killed.
+# When a node has ended, processes that it started may still print, as in `exec > >(tee log)`.
+DRAIN_GRACE_S = 1.0  # time until they get SIGTERM
+LEFTOVER_GRACE_S = 2.0  # time from SIGTERM until they get SIGKILL
 
 
 class LineSplitter:
     """Turns chunks of bytes into whole lines of text.
 
-    Bytes that are not UTF-8 become U+FFFD. A carriage return ends a line too, so that a progress
+    Bytes that are not UTF-8 become U+FFFD. A carriage return also ends a line, so that a progress
     bar does not become one endless line.
     """
 
@@ -62,7 +62,7 @@ class LineSplitter:
         self._rest = ""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that these bytes complete, without their ends."""
+        """Return the lines that these bytes complete, without their newlines."""
         *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
         if len(self._rest) >= MAX_LINE_CHARS:
             lines.append(self._rest)
@@ -70,7 +70,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """Return the last line, if it has no end."""
+        """Return the last line as a list, or an empty list if the text ended with a newline."""
         *lines, last = (self._rest + self._decoder.decode(b"", final=True)).split("\n")
         self._rest = ""
         return [*lines, last] if last else lines
@@ -92,7 +92,7 @@ class OutputPipe:
         return self._pipe.closed
 
     def read_lines(self) -> list[str] | None:
-        """Return the lines of one chunk, or `None` when the process has closed the stream."""
+        """Return the lines in one chunk, or `None` if the process has closed the stream."""
         try:
             data = os.read(self._pipe.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -100,7 +100,7 @@ class OutputPipe:
         return self._splitter.feed(data) if data else None
 
     def close(self) -> list[str]:
-        """Close the pipe and return the last line, if it had no end."""
+        """Close the pipe. Return the last line as a list, if it had no newline."""
         self._pipe.close()
         return self._splitter.finish()
 
@@ -112,7 +112,7 @@ class _Life(NamedTuple):
 
 
 class Forked:
-    """A child of this process that a different one has forked, with the used part of a `Popen`."""
+    """A child that a spare process has forked, with the methods of `Popen` that are used."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -131,12 +131,13 @@ def start(
     environment: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a command, in a session and process group of its own.
+    """Start a command in a new session and process group.
 
-    On Linux it dies with the thread that calls this, but processes that it has started do not.
+    On Linux, the process dies with the thread that calls this function. Processes that the command
+    has started do not.
 
     Raises:
-        UserError: the system cannot start a further process.
+        UserError: the system cannot start another process.
     """
     prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
     try:
@@ -154,9 +155,9 @@ def start(
 
 
 class NodeProcess:
-    """A process with a session and process group of its own.
+    """A node's process, which has its own session and process group.
 
-    The terminal's Ctrl-C does not reach it. `send` reaches it and everything that it has started.
+    Ctrl-C on the terminal does not reach it. `send` reaches it and all processes that it started.
 
     Attributes:
         name: the node's name.
@@ -173,13 +174,13 @@ class NodeProcess:
         }
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
-        """Send a signal to the process and to all it has started, if any are left.
+        """Send a signal to the process and to all processes that it has started.
 
-        Processes that have left its group get none, unless it goes `to_all`.
+        Processes that have left its process group get the signal only if `to_all` is true.
         """
         if self._process.returncode is not None:
-            return  # reaped: the number of the group may be another's by now
-        # Some systems refuse when only the unreaped process itself is left.
+            return  # after the reaping, a different group may have this number
+        # Some systems refuse this if only the unreaped process itself is left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
         for pid in self.stray() if to_all else ():
@@ -187,9 +188,9 @@ class NodeProcess:
                 os.kill(pid, number)
 
     def remember(self, living: Mapping[int, _Life]) -> None:
-        """Note the processes it has started that have left its group, like the workers of torchrun.
+        """Record descendants that have left its process group, such as the workers of torchrun.
 
-        Once it has ended, their origin is unknown.
+        After the process has ended, it is unknown which processes it has started.
         """
         last = {self._process.pid}
         while last:
@@ -197,13 +198,13 @@ class NodeProcess:
             self._strays |= {p: living[p] for p in last if living[p].group != self._process.pid}
 
     def stray(self) -> list[int]:
-        """Return which of those it was to remember live."""
+        """Return the process ids of the recorded descendants that still live."""
         return [p for p, was in self._strays.items() if (it := _life(p)) and it.since == was.since]
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. Processes that it has started may live on.
+        """Return whether the process has ended. Processes that it has started may still live.
 
-        The process stays unreaped, so that its number keeps naming its group, and no other.
+        The process is not reaped, so that no other group can get the number of its group.
         """
         if self._process.returncode is not None:
             return True
@@ -211,11 +212,11 @@ class NodeProcess:
         return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
     def reap(self) -> int:
-        """Wait for the end of the process. Return its exit code, negative for a signal."""
+        """Wait for the end of the process, and return its exit code. A signal is negative."""
         return self._process.wait()
 
     def discard(self) -> None:
-        """Kill it, and do not read its output."""
+        """Kill the process, and close its output without reading it."""
         self.send(signal.SIGKILL)
         for pipe in self.outputs.values():
             pipe.close()
@@ -224,14 +225,14 @@ class NodeProcess:
 
 @dataclass
 class _Watched:
-    """A node that has not been reaped. `drain` runs from the end of its first process."""
+    """A node that has not been reaped. `drain` starts when the first process of the node ends."""
 
     process: NodeProcess
     drain: Deadline | None = None
     leftovers: Deadline | None = None
 
     def is_over(self) -> bool:
-        """Whether no process that it has started is left. While one prints, a pipe is open."""
+        """Return whether all processes of the node have ended, or have had enough time to end."""
         if self.leftovers is not None and self.leftovers.expired():
             return True
         is_silent = all(pipe.closed for pipe in self.process.outputs.values())
@@ -239,23 +240,24 @@ class _Watched:
 
 
 class _Spare(Closeable):
-    """Has a process ready to become the next node.
+    """Keeps a spare process that can become the next restarted node.
 
-    On Linux, the one that becomes a node forks the next one first. Else that is started
-    SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after it has ended by itself.
+    On Linux, a spare process that becomes a node first forks the next spare process. Otherwise, a
+    spare process is started SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after
+    the last spare process has ended by itself.
     """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], clock: Clock
     ) -> None:
-        """Use the environment of any node. The node's own variables are set when it is known."""
+        """Start spare processes in the environment of any node. `claim_process` sets the node."""
         self._command = [command[0], str(SPARE_SCRIPT), *command[1:]]
         self._environment = environment
         self._clock = clock
         self._due: Deadline | None = None
         self._process: NodeProcess | None = None
-        self._control: socket.socket | None = None  # tells it, and hears of the one that is forked
-        self._outputs: list[IO[bytes]] = []  # of that, until it is known to be there
+        self._control: socket.socket | None = None  # to the spare process, or its forked successor
+        self._outputs: list[IO[bytes]] = []  # of the successor, until it reports its process id
 
     def keep_ready(self) -> None:
         if self._process is not None and self._process.has_ended():
@@ -276,7 +278,7 @@ class _Spare(Closeable):
             self._process, self._control = NodeProcess("spare", started), control
 
     def claim_process(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
-        """Return the process, which is this node from now on, or `None` if there is none."""
+        """Make the spare process a node, and return it, or return `None` if there is none."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
         process, control = self._process, self._control
@@ -307,7 +309,7 @@ class _Spare(Closeable):
         _adopt_orphans(is_wanted=False)
 
     def _tell(self, control: socket.socket, environment: Mapping[str, str]) -> None:
-        """Send the process the variables of its node, and the pipes of the next one."""
+        """Send the process the variables of its node, and pipes for the next spare process."""
         self._control, given = None, []
         if _adopt_orphans(is_wanted=True):
             self._control, theirs = socket.socketpair()
@@ -315,13 +317,13 @@ class _Spare(Closeable):
             self._outputs = [os.fdopen(reading, "rb", buffering=0) for reading, _ in pipes]
             given = [theirs.detach(), *(writing for _, writing in pipes)]
         line = f"{json.dumps(environment)}\n".encode()
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             control.sendall(line[socket.send_fds(control, [line], given) :])
         for descriptor in given:
             os.close(descriptor)
 
     def _take_in(self, timeout_s: float = 0.0) -> None:
-        """Take in the one that is forked, if it says in time that it is there."""
+        """Use the forked process as the spare process, if it reports its process id in time."""
         if self._control is None or not self._outputs:
             return
         self._control.settimeout(timeout_s)
@@ -331,7 +333,7 @@ class _Spare(Closeable):
             return
         except OSError:
             pid = b""
-        if not pid:  # nor will it be there
+        if not pid:  # the process was not forked
             self._let_go()
             return
         self._control.settimeout(None)
@@ -341,14 +343,14 @@ class _Spare(Closeable):
 
 
 def _adopt_orphans(*, is_wanted: bool) -> bool:
-    """Let this process adopt orphans of its children, or not. Return whether it can."""
+    """Set whether this process adopts orphans of its children. Return whether this worked."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
 
 
 class LocalEngine:
-    """Starts the nodes of a spec on this machine. On Linux they die with the starting thread."""
+    """Starts the nodes of a spec on this machine. On Linux, they die with the starting thread."""
 
     def __init__(self, spec: LaunchSpec, clock: Clock | None = None) -> None:
         self._command = spec.command
@@ -372,7 +374,7 @@ class LocalEngine:
 
     def start(self, node: str) -> None:
         ending = self._ending_of(node)
-        ending.unlink(missing_ok=True)  # of the process before
+        ending.unlink(missing_ok=True)  # of the node's previous process
         environment = {**self._environments[node], ENDING: str(ending)}
         process = self._spare.claim_process(node, environment) if self._spare else None
         process = process or NodeProcess(node, start(node, self._command, environment))
@@ -381,7 +383,7 @@ class LocalEngine:
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))
 
     def send(self, number: signal.Signals) -> None:
-        if self._spare is not None and number not in PASSED_ON:  # nobody is started again
+        if self._spare is not None and number not in PASSED_ON:  # no node is restarted after a stop
             self._spare.close()
             self._spare = None
         living = _living()
@@ -407,7 +409,7 @@ class LocalEngine:
             self._spare.close()
         self._selector.close()
         self._held.close()
-        from dpwa.data.shared_memory import sweep  # now: the nodes need not wait for numpy
+        from dpwa.data.shared_memory import sweep  # imports numpy, so not earlier
 
         sweep()
 
@@ -432,7 +434,7 @@ class LocalEngine:
         yield NodeEnded(process.name, code, told)
 
     def _ending_of(self, node: str) -> Path:
-        """Return the file into which a node writes the state of its training. See `told_ending`."""
+        """Return the file in which a node writes the state of its training. See `told_ending`."""
         return self._folder / f"ending-{node}"
 
     def _close(self, pipe: OutputPipe) -> list[str]:
@@ -446,7 +448,7 @@ def _living() -> dict[int, _Life]:
 
 
 def _life(number: int) -> _Life | None:
-    """Return the fields of /proc about a process, or `None` if it has ended."""
+    """Return the values in /proc about a process, or `None` if the process has ended."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Free listen addresses on this machine."""
+"""Finds free ports on this machine, and checks the addresses of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 DEFAULT_EPHEMERAL_RANGE = (32_768, 60_999)
-LOWEST_PORT = 20_000  # below it live well-known services
+LOWEST_PORT = 20_000  # lower ports are used by well-known services
 RANDOM_TRIES = 100
 _IN_USE = "the port is already in use"
 UNKNOWN_HOST = "the host name is unknown"
@@ -29,8 +29,8 @@ UNKNOWN_HOST = "the host name is unknown"
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Return distinct TCP ports on which no process listens now.
 
-    All are held until the last is found. If possible they are random ones outside the range of
-    outgoing connections, so that neither those nor a different run takes one before its node
+    All ports are held until the last one is found. If possible, they are random ports outside the
+    range of outgoing connections, so that no connection or other run takes a port before its node
     listens.
     """
     with held_ports(count, host) as ports:
@@ -39,7 +39,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 @contextmanager
 def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
-    """Hold ports found as by `free_ports` until the end of the block."""
+    """Find free ports as `free_ports` does, and hold them until the block ends."""
     with ExitStack() as held:
         try:
             ports = [_hold_port(host, held) for _ in range(count)]
@@ -61,14 +61,14 @@ def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
     """Check that every node can listen at its configured address.
 
     Raises:
-        AddressError: some cannot. The message has one line for each, and one with free ports.
+        AddressError: some nodes cannot. The message has a line for each, and a line of free ports.
     """
     listed = [(node, _listen_problem(node)) for node in nodes]
     problems = [problem for _, problem in listed if problem]
     taken = next((node for node, problem in listed if problem and _IN_USE in problem), None)
     if taken is not None:
         free = free_range(taken.bind or taken.host, len(listed))
-        problems.append(f"free here: {free}; `dpwa launch -n {len(listed)}` finds such by itself")
+        problems.append(f"free ports are {free}. `dpwa launch -n {len(listed)}` finds free ports")
     if problems:
         told = "\n".join(problems)
         raise AddressError(f"{told} [DPWA-E224]")
@@ -82,7 +82,7 @@ def _listen_problem(node: NodeConfig) -> str | None:
         listening(host, node.port).close()
     except OSError as error:
         reason = _reason(error, node.port)
-    except UnicodeError:  # a name that cannot even be looked up, such as `a..b`
+    except UnicodeError:  # a name that cannot be resolved at all, such as `a..b`
         reason = UNKNOWN_HOST
     else:
         return None
@@ -105,7 +105,7 @@ def _reason(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{_IN_USE}{holder(port)}"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "the address is not of this machine (start the node there)"
+        return "this machine does not have the address (start the node on its own machine)"
     return error.strerror or str(error)
 
 

@@ -1,8 +1,8 @@
-"""Nodes in actors of Ray, on the machines of its cluster.
+"""Runs nodes in Ray actors, on the machines of a Ray cluster.
 
-Ray finds room, reports the nodes' addresses before they start, carries their output, and restarts
-an actor that has died. Within an actor's worker process, each node is a process of the local
-engine.
+Ray finds machines with free resources, reports the addresses of the nodes before they start, and
+transfers their output. A new actor replaces an actor that has died. Within the worker process of an
+actor, the local engine runs the node's process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed, available_
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.ports import held_ports
 
-ACTOR_POLL_S = 0.25  # how long an actor waits for output before it answers; a signal waits as well
-KILL_GRACE_S = 2.0  # for an actor to kill its node, before it is killed itself
+ACTOR_POLL_S = 0.25  # an actor waits this long for output before it answers or sends a signal
+KILL_GRACE_S = 2.0  # an actor has this time to kill its node, before the actor is killed
 CLOSE_GRACE_S = 5.0
-PATIENCE_S = 300.0  # for Ray to find room, which may have to start machines
-SILENCE_S = 5.0  # after which the user is told what is waited for
+PATIENCE_S = 300.0  # for Ray to find free resources, for which it may start machines
+SILENCE_S = 5.0  # after this time, a note says that the command waits for Ray
 POLL_S = 0.1
 CONNECT_PATIENCE_S = 5.0
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -40,10 +40,10 @@ Resources = Mapping[str, float]
 
 @contextmanager
 def connected(needed: Resources) -> Iterator[None]:
-    """Connect to Ray, until the end of the block.
+    """Connect to Ray until the block ends.
 
-    The cluster is that of RAY_ADDRESS, or the one on this machine. If there is none, or the address
-    is `local`, Ray is started here meanwhile, with as many CPUs as all nodes need.
+    The cluster is the one at RAY_ADDRESS, or on this machine. If there is none, or the address is
+    `local`, Ray is started on this machine until the block ends, with the CPUs that the nodes need.
     """
     with from_extra("ray", "--engine ray needs Ray [DPWA-E071]"):
         import ray
@@ -72,7 +72,7 @@ def connected(needed: Resources) -> Iterator[None]:
 
 
 def new_actor(resources: Resources, machine: str | None = None) -> Any:
-    """Make an actor for a node. Ray starts it when there is room, on this or any machine."""
+    """Make an actor for a node. Ray starts it on a machine with free resources, or on `machine`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -87,9 +87,10 @@ def new_actor(resources: Resources, machine: str | None = None) -> Any:
 def place_actors(
     names: Sequence[str], resources: Resources, note: Callable[[str], None]
 ) -> dict[str, tuple[Any, RayPlace]]:
-    """Let Ray find room for all nodes. Return the actor and the place of each, by name.
+    """Let Ray place all nodes. Return the actor and the place of each node, by name.
 
-    If all are on one machine, their addresses are on loopback. A long wait is noted.
+    If all nodes are on one machine, their addresses are on loopback. After a long wait, `note` is
+    called with a message.
     """
     import ray
 
@@ -106,11 +107,11 @@ def place_actors(
         what = ", ".join(f"{name}={count:g}" for name, count in resources.items())
         if waited_s > PATIENCE_S:
             raise UserError(
-                f"Ray has found no room for {who} within {PATIENCE_S:g} s (each needs {what}) "
-                "[DPWA-E074]"
+                f"Ray has found no free resources for {who} in {PATIENCE_S:g} s (each node needs "
+                f"{what}) [DPWA-E074]"
             )
         if waited_s > SILENCE_S and not is_told:
-            note(f"waiting for Ray to find room for {who} ({what} each)")
+            note(f"waiting for Ray to find free resources for {who} ({what} for each node)")
             is_told = True
     found = {name: places[ref] for name, ref in asked.items()}
     if len({place.host for place in found.values()}) == 1:
@@ -133,7 +134,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _require_answer(address: str) -> None:
-    """Try an address, as Ray itself would for two minutes."""
+    """Raise `UserError` if nothing listens at an address. Ray would try for two minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return  # `auto`
@@ -149,15 +150,15 @@ def _require(needed: Resources, there: Resources) -> None:
         what = ", ".join(f"{name}={needed[name]:g}" for name in lacking)
         has = ", ".join(f"{name}={there.get(name, 0.0):g}" for name in lacking)
         raise UserError(
-            f"the nodes need {what} in all, but Ray on this machine has {has} [DPWA-E073]"
+            f"the nodes need {what} in total, but Ray on this machine has {has} [DPWA-E073]"
         )
 
 
 class RayEngine:
-    """Starts each node of a spec in its actor, one of `place_actors`.
+    """Starts each node of a spec in its actor, which `place_actors` has made.
 
-    When an actor or its worker process dies, the node ends by SIGKILL, as its process does. If
-    started again, it gets a new actor on the same machine: its peers know that address.
+    If an actor or its worker process dies, its node is reported as ended by SIGKILL. A restarted
+    node gets a new actor on the same machine, because its peers know its address there.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class RayEngine:
         self._machines = {name: place.machine for name, (_, place) in placed.items()}
         self._resources = resources
         self._clock = SystemClock()
-        self._asked: dict[Any, str] = {}  # one call of each node that runs is under way
+        self._asked: dict[Any, str] = {}  # the pending call of each running node
         self._starting: set[str] = set()
         self._kill: Deadline | None = None
 
@@ -190,7 +191,7 @@ class RayEngine:
         self._asked[actor.start.remote(spec, self._config, self._folder)] = node
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all nodes. Actors that do not answer to SIGKILL are killed."""
+        """Send a signal to all nodes. Kill actors that do not answer after SIGKILL."""
         for node in self.running:
             self._actors[node].send.remote(int(number))
         if number == signal.SIGKILL:
@@ -222,8 +223,8 @@ class RayEngine:
 
         try:
             events = list(get(ref))
-        except exceptions.ActorUnavailableError as error:  # it may answer again
-            if node in self._starting:  # but whether it has heard of this, nobody knows
+        except exceptions.ActorUnavailableError as error:  # the actor may answer later
+            if node in self._starting:  # but it is unknown whether it has received the call
                 return self._gone(node, error)
             time.sleep(ACTOR_POLL_S)
             events = []
@@ -242,7 +243,7 @@ class RayEngine:
         import ray
 
         ray.kill(self._actors.pop(node))
-        notice = f"dpwa launch: the Ray worker of {node} is gone: {_reason(error)}"
+        notice = f"dpwa launch: the Ray worker of {node} has died: {_reason(error)}"
         return [Printed(node, "stderr", [notice]), NodeEnded(node, -signal.SIGKILL)]
 
     def _kill_actors(self) -> list[Event]:
@@ -256,14 +257,14 @@ class RayEngine:
 
 
 def _reason(error: Exception) -> str:
-    """Return Ray's message about a dead actor, without its advice."""
+    """Return Ray's message about a dead actor, without the advice in it."""
     lines = [line for line in str(error).splitlines() if line.startswith("The actor")]
     return " ".join(lines[-1].split(". ")[:1]) if lines else _last_line(error)
 
 
 @dataclass(frozen=True)
 class RayPlace:
-    """Where a node is: Ray's number of the machine, its address, and a port that is free there."""
+    """The place of a node: Ray's id of the machine, its address, and a free port on it."""
 
     machine: str
     host: str
@@ -271,9 +272,9 @@ class RayPlace:
 
 
 class RayNode:
-    """The class of the actors. All of its methods run in the main thread of the worker.
+    """The class of the actors. All its methods run in the main thread of the worker process.
 
-    So the process of the node dies with the worker, however that dies (on Linux).
+    So on Linux, the process of the node always dies with the worker process.
     """
 
     def __init__(self) -> None:
@@ -283,7 +284,7 @@ class RayNode:
         self._ended: list[Event] = []
 
     def place(self) -> RayPlace:
-        """Return the place of this actor. The port is held until the node starts."""
+        """Return the place of this actor. The actor holds the port until the node starts."""
         import ray
 
         (port,) = self._held.enter_context(held_ports(1, "*"))
@@ -291,7 +292,7 @@ class RayNode:
         return RayPlace(machine, ray.util.get_node_ip_address(), port)
 
     def start(self, spec: LaunchSpec, config: str, folder: str) -> Sequence[Event]:
-        """Start the one node of a spec with this configuration, in this folder if it is here."""
+        """Start the only node of a spec with this configuration, in `folder` if it exists here."""
         self.close()
         if Path(folder).is_dir():
             os.chdir(folder)

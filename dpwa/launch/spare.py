@@ -1,9 +1,10 @@
-"""A process that waits, with torch imported, until it is needed as a node.
+"""A spare process that has imported torch, and waits until it is needed as a node.
 
-Run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a socket
-as standard input. A line of JSON there has the variables of the node that it becomes. Three
-descriptors with it are standard input, output and error of the next such process: this one forks it
-first, so that nothing is imported again. The end of the input, without a line, ends it.
+It is run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a
+socket as standard input. A line of JSON from the socket has the variables of the node that the
+process becomes. Three descriptors with this line are standard input, output and error of the next
+spare process. The process forks that process first, so that nothing is imported again. If the
+socket is closed without a line, the process ends.
 """
 
 import gc
@@ -19,26 +20,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 1024 * 1024  # that are read at once
-KEY_BYTES = 32  # of multiprocessing, which has as many
-ADOPTED_S = 2.0  # by the launcher, or else it does not want the process any more
+MAX_BYTES = 1024 * 1024  # of one read
+KEY_BYTES = 32  # length of the key of multiprocessing
+ADOPTED_S = 2.0  # a process that the launcher has not adopted in this time is not needed
 
 
 def main() -> None:
     program, *arguments = sys.argv[1:]
     is_module = program == "-m"
-    if not getattr(sys.flags, "safe_path", False):  # as Python does with such a command
+    if not getattr(sys.flags, "safe_path", False):  # the same path as `python SCRIPT` has
         sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)
-    gc.disable()  # what is imported stays, and a fifth of the time would go into looking through it
-    with suppress(Exception):  # the script says what is wrong, if it needs it
+    gc.disable()  # imported objects stay, and collections would take a fifth of the time
+    with suppress(Exception):  # if the script needs these modules, it raises the error
         import torch
 
-        torch.optim.SGD([torch.zeros(1)])  # the first optimizer loads much
+        torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports many modules
     with suppress(Exception):
         import dpwa
 
-        _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which load what they use
-    gc.freeze()  # the node does not look through it either
+        _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # these names import their modules
+    gc.freeze()  # collections in the node skip these objects, too
     gc.enable()
     variables = told()
     if variables is None:
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def told() -> Any:
-    """Wait until this process gets its node. `None` if it is not needed."""
+    """Wait until this process gets its node. Return `None` if the process is not needed."""
     launcher = os.getppid()
     while True:
         with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
@@ -75,16 +76,16 @@ def told() -> Any:
 
 
 def fork(launcher: int) -> bool:
-    """Fork a process that waits next, as a child of the launcher. Return whether this is that one.
+    """Fork the next spare process as a child of the launcher. Return true in the new process.
 
-    Its parent ends at once, so that it is adopted.
+    The parent of the new process ends at once, so that the launcher adopts the new process.
     """
     try:
         from dpwa.launch.child import end_with_launcher
     except ImportError:
         return False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads can be forked
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads allow a fork
         child = os.fork()
         if child:
             os.waitpid(child, 0)
@@ -103,10 +104,10 @@ def fork(launcher: int) -> bool:
 
 
 def renew() -> None:
-    """Renew the random values of a new process, which would be equal in all forked ones.
+    """Set new random seeds in a forked process. Otherwise, all forked processes have the same ones.
 
-    `random` and `tempfile` do that by themselves, and no device of torch except the CPU has a
-    generator yet. The seed of `hash` stays, because Python sets it only when it starts.
+    `random` and `tempfile` do this by themselves, and torch has only the generator of the CPU so
+    far. The seed of `hash` stays, because Python sets it only at its start.
     """
     multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
     if "numpy" in sys.modules:

@@ -1,7 +1,7 @@
-"""The stop of a run, with signals that escalate as time passes.
+"""Stops a run with signals that escalate as time passes.
 
-A callback that hangs on a full pipe must not prevent it. Python repeats an interrupted write, so
-only an exception in the signal handler ends it.
+A callback that hangs on a full pipe must not prevent the stop. Python repeats an interrupted write.
+So only an exception in the signal handler ends the callback.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STEPS: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGKILL, math.inf),
 )
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what they mean, only nodes know
-CALLBACK_PATIENCE_S = 1.0  # how long a callback may take once a stop was asked for,
-KILL_PATIENCE_S = 0.2  # and once it was asked for a second time
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # nodes decide what they mean
+CALLBACK_PATIENCE_S = 1.0  # maximum duration of a callback after a request to stop
+KILL_PATIENCE_S = 0.2  # maximum duration of a callback after a second request to stop
 WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Decides the due signal: none, the received one, SIGTERM 5 s later, SIGKILL 2 s after that."""
+    """Decides which signal is due: the received one, SIGTERM 5 s later, SIGKILL 2 s after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,15 +43,15 @@ class StopLadder:
 
     @property
     def patience_s(self) -> float:
-        """The maximum time for which anything may delay the stop."""
+        """The maximum time for which a callback may delay the stop, in seconds."""
         if not self.stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
     def came(self, number: signal.Signals) -> None:
-        """Note a signal to pass on or to escalate. A signal handler may call this at any moment.
+        """Record a received signal. A signal handler may call this at any moment.
 
-        A further request to stop changes nothing, but SIGINT skips to SIGKILL.
+        A second request to stop changes nothing, except that SIGINT makes SIGKILL due at once.
         """
         if number in PASSED_ON:
             if number not in self._passed_on:
@@ -64,10 +64,10 @@ class StopLadder:
         if number == signal.SIGTERM:
             grace_s += higher.pop(0)[1]
         self._steps = ((number, grace_s), *higher)
-        self.stopping = True  # last: from now on the steps are climbed
+        self.stopping = True  # set last, because `next_signal` then escalates
 
     def next_signal(self) -> signal.Signals | None:
-        """Return the signal to send now, or `None`. Each is returned once."""
+        """Return the signal to send now, or `None`. Each signal is returned once."""
         if self._passed_on:
             return self._passed_on.popleft()
         if not self.stopping or not self._steps:
@@ -84,9 +84,9 @@ class StopLadder:
 
 @contextmanager
 def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Hand the signals of this process to the ladder, until the block ends.
+    """Pass the signals that this process gets to the ladder, until the block ends.
 
-    A callback that has run (`busy_s`) longer than the ladder's patience gets a KeyboardInterrupt.
+    A callback that has run longer (`busy_s`) than the ladder's patience gets a KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -102,9 +102,9 @@ def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[Callable[[], None]]:
-    """Let signals that would end this process interrupt it as Ctrl-C does, for its cleanup.
+    """Make signals that would end this process raise KeyboardInterrupt, so that it cleans up.
 
-    Yields a function. Once it was called, no signal interrupts.
+    Yields a function. After this function was called, signals no longer interrupt.
     """
     is_over = False
 
@@ -122,10 +122,10 @@ def interrupted_by_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle signals to stop on or to pass on, until the block ends.
+    """Call `handle` for signals that stop a run or are passed on, until the block ends.
 
     A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
-    thread can receive signals: in any other this does nothing.
+    thread can receive signals, so this function does nothing in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -143,7 +143,7 @@ def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 @contextmanager
 def _watched_patience(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Call the handler of SIGTERM again when the callback takes too long after the signal."""
+    """Call the handler of SIGTERM again if a callback takes too long after the signal."""
     main_thread = threading.get_ident()
     done = threading.Event()
 
@@ -158,4 +158,4 @@ def _watched_patience(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterat
         yield
     finally:
         done.set()
-        watcher.join()  # before the handlers go: its signal would end this process
+        watcher.join()  # before the handlers are removed, because its signal would end this process

@@ -1,10 +1,10 @@
-"""Runs all nodes in parallel, passes on their output, and starts, restarts and stops them.
+"""Starts, restarts and stops all nodes of a launch, and passes on their output.
 
-One thread does everything. The nodes are peers, so one that fails stops no other.
+One thread does everything. The nodes are peers, so a node that fails does not stop the others.
 
-A node that has run for STEADY_S before it fails is restarted at once. A node that fails earlier, k
-times in a row, waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds, so that services it
-needs can recover, and it does not fill the screen.
+A node that has run for STEADY_S before it fails is restarted at once. After k earlier failures in a
+row, the restart waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds. In this time,
+services that the node needs can recover, and the node does not fill the screen.
 
 >>> [pause_s(in_a_row) for in_a_row in range(8)]
 [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -29,7 +29,7 @@ from dpwa.launch.local import LocalEngine
 from dpwa.launch.stopping import PASSED_ON, StopLadder, stop_on_signals
 from dpwa.policy.finishing import ALONE
 
-POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
+POLL_S = 0.05  # time until an end or a signal is noticed if no node prints
 STEADY_S = 10.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -42,11 +42,11 @@ class Restart:
     """The restart of a node that has failed.
 
     Attributes:
-        node: its name.
-        code: exit code of its process. Negative is a signal.
-        number: the number of this restart of the node, from 1.
+        node: the name of the node.
+        code: the exit code of the node's process. A signal is negative.
+        number: the number of this restart of the node, counted from 1.
         most: maximum number of restarts of each node.
-        pause_s: seconds until then.
+        pause_s: seconds until the restart.
     """
 
     node: str
@@ -57,7 +57,7 @@ class Restart:
 
 
 class Restarts:
-    """Counts the restarts of nodes, at most `most` of each, and returns the due ones."""
+    """Plans the restarts of nodes, at most `most` restarts of each, and returns the due nodes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -74,7 +74,7 @@ class Restarts:
         self._began[node] = now
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
-        """Plan the restart of a node that has ended, or return `None` if there is none."""
+        """Plan the restart of a node that has ended. Return `None` if it is not restarted."""
         if self._counts[node] >= self._most:
             return None
         self._counts[node] += 1
@@ -84,20 +84,20 @@ class Restarts:
         return Restart(node, code, self._counts[node], self._most, wait_s)
 
     def pop_due(self, now: float) -> list[str]:
-        """Return the nodes whose pause is over, each once."""
+        """Return the nodes whose pause before a restart has ended. Each is returned once."""
         found = [node for node, at in self._due.items() if at <= now]
         for node in found:
             del self._due[node]
         return found
 
     def give_up(self) -> None:
-        """Restart no node from now on."""
+        """Cancel all restarts, and plan no more restarts."""
         self._most = 0
         self._due.clear()
 
 
 def pause_s(in_a_row: int) -> float:
-    """Return the seconds to wait after this number of early failures in a row."""
+    """Return the seconds to wait before a restart, after `in_a_row` early failures in a row."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
 
 
@@ -112,46 +112,47 @@ def run_nodes(
 ) -> dict[str, int]:
     """Start every node of the spec, and return their exit codes by name when all have ended.
 
-    SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops them. All get that signal, those that
-    are left after 5 s get SIGTERM, and SIGKILL 2 s later. A second SIGINT kills at once. SIGUSR1,
-    SIGUSR2 and SIGXCPU are passed on, and stop nothing. Processes that a node has started end with
-    it. Those that hold its output open have 1 s to finish it, then they get SIGTERM, and SIGKILL at
-    most 2 s later. All others get SIGKILL. Those with a session of their own, like the workers of
-    torchrun, also end like this once any signal was received (on Linux). Shared memory of killed
-    nodes is removed in the end.
+    SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops the nodes. All nodes get that signal.
+    Nodes that still run after 5 s get SIGTERM, and SIGKILL 2 s later. A second SIGINT kills all
+    nodes at once. SIGUSR1, SIGUSR2 and SIGXCPU are passed on, and do not stop the nodes.
 
-    A node that leaves its training without `finish` has failed, although its process exits with 0.
-    Its code is 1. The code is also 1 for a node whose model is not finite at the end, or which has
-    finished alone. The latter does not count as failed if all others have failed.
+    When a node ends, the processes that it has started are ended, too. A process that still holds
+    the node's output open gets SIGTERM after 1 s, and SIGKILL at most 2 s later. Other processes
+    get SIGKILL. On Linux, after any signal, this includes processes with their own session, such as
+    the workers of torchrun. At the end, the shared memory of killed nodes is removed.
 
-    A node that leaves, or whose process fails, is restarted, at most `spec.restarts` times. It is
-    restarted at once if it has run for 10 s, else after a pause of 1 s that doubles each time in a
-    row, up to 30 s. A node that ends after a request to stop, or by a signal that was passed on, is
-    not restarted. Neither is a node whose turn comes when others have finished, and none of them
-    runs any more.
+    A node that ends its training without `finish` has failed, even if its process exits with 0. Its
+    code is then 1. The code is also 1 for a node whose model is not finite at the end, or that has
+    finished alone. A node that finished alone has not failed if all other nodes have failed.
+
+    A node whose process fails, or that ends without `finish`, is restarted at most `spec.restarts`
+    times. If the node has run for 10 s, it is restarted at once. Otherwise, the pause is 1 s, and
+    doubles with each failure in a row, up to 30 s. A node is not restarted if it ends after a
+    request to stop, or by a signal that was passed on. It is also not restarted if the other nodes
+    have ended, and at least one of them has finished.
 
     A callback cannot prevent a stop. The nodes get each signal before a callback is called with it.
-    A callback that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is
-    ended by a KeyboardInterrupt if needed, and none is called again.
+    After a request to stop, a callback may take 1 s (0.2 s after a second SIGINT). If it takes
+    longer, KeyboardInterrupt is raised in it. If it raises an error, no callback is called again.
 
-    Call it from the thread that lives longest. On Linux, each node's first process dies with it,
-    even if it is killed. The programs that this process has started (for example a shell's) then
-    live on. In a thread other than the main one no signals are handled.
+    Call this function from the thread that lives longest. On Linux, the first process of each node
+    dies with that thread, even if the thread is killed. Programs that this first process has
+    started, such as those of a shell, then continue. Only the main thread handles signals.
 
     Args:
         spec: the nodes and their command.
         on_line: called with (node, "stdout" or "stderr", line) for every line of output. If it
             raises, the nodes are stopped, and the exception goes to the caller.
-        on_exit: called with (node, exit code) when a node has ended, and is not restarted. Negative
-            is a signal.
-        on_signal: called with (signal, nodes) after it was sent to the running nodes.
+        on_exit: called with (node, exit code) when a node has ended, and is not restarted. The code
+            of a signal is negative.
+        on_signal: called with (signal, nodes) after a signal was sent to the running nodes.
         on_restart: called with a `Restart` when a node has failed, and will be restarted.
-        engine: runs the nodes, by default as processes of this machine.
+        engine: runs the nodes. By default, they are processes on this machine.
 
     Raises:
-        UserError: the command cannot be run. Nothing is left running.
-        KeyboardInterrupt: a signal asked for a stop, and all nodes have ended. A callback's
-            exception is its cause.
+        UserError: the command cannot be run. No process is left running.
+        KeyboardInterrupt: a signal requested a stop, and all nodes have ended. If a callback has
+            raised an exception, that exception is the cause.
     """
     clock = SystemClock()
     if engine is None:
@@ -191,7 +192,7 @@ class _Supervisor:
         self._engine = engine
         self._restarts = Restarts(spec.restarts)
         self._world = {*spec.names, *spec.world}
-        self._has_others = self._world != {*spec.names}  # which this launcher does not see
+        self._has_others = self._world != {*spec.names}  # nodes that other launchers start
         self._clock = clock
         self._on_line = on_line
         self._on_exit = on_exit
@@ -200,8 +201,8 @@ class _Supervisor:
         self._muted = False
         self._called_at: float | None = None
         self._passed_on: set[int] = set()
-        self._finished: set[str] = set()  # nodes whose training has come to its end
-        self._alone: dict[str, str] = {}  # of these, the ones that met nobody, and how they put it
+        self._finished: set[str] = set()  # nodes that have called `finish`
+        self._alone: dict[str, str] = {}  # finished nodes that met no peer, with their messages
         self.ladder = StopLadder(clock)
         self.exit_codes: dict[str, int] = {}
 
@@ -225,9 +226,9 @@ class _Supervisor:
         self.watch()
 
     def callback_s(self) -> float:
-        """Return the seconds for which the present callback has been running, or 0 if none is.
+        """Return the seconds that the present callback has run, or 0 if no callback runs.
 
-        Signal handlers and other threads may ask at any moment.
+        Signal handlers and other threads may call this at any moment.
         """
         since = self._called_at
         return 0.0 if since is None else self._clock.now() - since
@@ -241,7 +242,7 @@ class _Supervisor:
         else:
             self._restarts.give_up()
         nodes = list(self._engine.running)
-        self._engine.send(number)  # before anything that can fail or block
+        self._engine.send(number)  # first, because a callback can fail or block
         if nodes:
             self._call(self._on_signal, number, nodes)
 
@@ -259,10 +260,10 @@ class _Supervisor:
         elif isinstance(told, str) and told:
             self._blame(node, told)
         is_asked = self.ladder.stopping or -code in self._passed_on
-        # a handler of a signal may end the process in good order
+        # The handler of a signal may have ended the process on purpose.
         has_left = isinstance(told, int) and not (self.ladder.stopping or self._passed_on)
         if has_left:
-            self._blame(node, f"it has left at update {told}, without finish()")
+            self._blame(node, f"it ended its training at update {told} without finish()")
         restart = None
         if (code or has_left) and not is_asked:
             restart = self._restarts.after(node, code, self._clock.now())
@@ -272,11 +273,11 @@ class _Supervisor:
             self._call(self._on_restart, restart)
 
     def judge_those_alone(self) -> None:
-        """Blame nodes that have finished alone, unless all others have failed."""
+        """Count nodes that have finished alone as failed, unless all other nodes have failed."""
         failed = {node for node, code in self.exit_codes.items() if code}
         for node, problem in self._alone.items():
             others = self._world - {node}
-            if not others or not others <= failed:  # or they were started elsewhere
+            if not others or not others <= failed:  # nodes started elsewhere have not failed
                 self._blame(node, problem)
 
     def _blame(self, node: str, problem: str) -> None:
@@ -284,9 +285,9 @@ class _Supervisor:
         self._call(self._on_line, node, "stderr", f"dpwa launch: counts as failed: {problem}")
 
     def _start_again(self, node: str) -> None:
-        """Restart a node that has failed, unless others have finished, and none is left."""
+        """Restart a failed node, unless other nodes have finished, and no node runs any more."""
         if self._finished and not self._engine.running and not self._has_others:
-            notice = "dpwa launch: not started again: the run is over, as the others have finished"
+            notice = "dpwa launch: not restarted, because the other nodes have finished"
             self._call(self._on_line, node, "stderr", notice)
             self._call(self._on_exit, node, self.exit_codes[node])
         else:
@@ -311,17 +312,17 @@ def _require_command(spec: LaunchSpec) -> None:
         if spec.spare and not _runs_python(spec.command):
             raise UserError(
                 "a spare process needs `python SCRIPT.py ...` or `python -m MODULE ...`, without "
-                f"options of Python's own (got {shlex.join(spec.command)}) [DPWA-E309]"
+                f"options for Python itself (got {shlex.join(spec.command)}) [DPWA-E309]"
             )
         return
     if Path(program).is_file():
         raise UserError(
-            f"cannot run {program!r}: the file is not executable (python {program}?) [DPWA-E060]"
+            f"cannot run {program!r}: it is not executable. Try `python {program}` [DPWA-E060]"
         )
-    raise UserError(f"cannot run {program!r}: no such command [DPWA-E060]")
+    raise UserError(f"cannot run {program!r}: there is no such command [DPWA-E060]")
 
 
 def _runs_python(command: Sequence[str]) -> bool:
-    """Tell whether it is Python, without options of its own, with a script or a module."""
+    """Return whether a command runs a script or a module with Python, without Python's options."""
     program, script = [*command, ""][:2]
     return Path(program).name.startswith("python") and (script == "-m" or script.endswith(".py"))

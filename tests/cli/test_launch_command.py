@@ -388,7 +388,7 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
         f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: {who}",
         f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: {who}",
     ]
-    assert "`dpwa launch -n 3` finds such by itself" in advice
+    assert "`dpwa launch -n 3` finds free ports" in advice
     assert not marker.exists()
 
 

@@ -35,7 +35,7 @@ def test_hosts_have_slots_and_comments(hosts: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb\na slots=2\n", ":3: a stands in line 1 already"),
+        ("a\nb\na slots=2\n", ":3: a is in line 1 already"),
         ("# none\n\n", ": expected a host on each line"),
         (
             "a slots=0\n",

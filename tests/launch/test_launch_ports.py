@@ -74,9 +74,9 @@ def test_every_address_that_cannot_be_used_is_named() -> None:
         f"node w3 cannot listen on 127.0.0.1:{everywhere}: {who}",
     ]
     assert re.fullmatch(
-        r"free here: 2\d{4} to 2\d{4}; `dpwa launch -n 6` finds such by itself", advice
+        r"free ports are 2\d{4} to 2\d{4}\. `dpwa launch -n 6` finds free ports", advice
     )
-    assert lines[2].startswith("node w4 cannot listen on 203.0.113.7:45000: the address is not of")
+    assert lines[2].startswith("node w4 cannot listen on 203.0.113.7:45000: this machine does")
     assert lines[3:] == [
         "node w5 cannot listen on no-such-host.invalid:45000: the host name is unknown",
         "node w6 cannot listen on a..b:45000: the host name is unknown",

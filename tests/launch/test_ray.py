@@ -50,7 +50,7 @@ def launcher() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def notes(lines: Iterable[str]) -> list[str]:
     """Return what the launcher says, but that it waits, which it does on a busy machine."""
     said = [line for line in lines if line.startswith("dpwa launch")]
-    return [line for line in said if "waiting for Ray to find room" not in line]
+    return [line for line in said if "waiting for Ray to find free" not in line]
 
 
 def launch_on_ray(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -87,7 +87,7 @@ def test_a_killed_node_or_worker_comes_back_and_is_merged_again(
     assert done.returncode == 0, done.stdout + done.stderr
     notice = "node w2 failed: ended by SIGKILL. Restarting it in 1 s (restart 1 of 1)"
     assert f"dpwa launch: {notice}" in done.stderr.splitlines()
-    assert ("the Ray worker of w2 is gone: The actor is dead" in done.stderr) == (
+    assert ("the Ray worker of w2 has died: The actor is dead" in done.stderr) == (
         victim == "parent"
     )
     said = [line for line in (logs / "w2.log").read_text().splitlines() if "dpwa" not in line]
@@ -159,7 +159,9 @@ def test_who_waits_for_room_says_so_and_can_be_stopped(
     process = launcher("-n", "3", "true")
     assert process.stderr is not None
     line = process.stderr.readline()
-    waits = r"dpwa launch: waiting for Ray to find room for w\d.* \(CPU=1 each\)\n"
+    waits = (
+        r"dpwa launch: waiting for Ray to find free resources for w\d.* \(CPU=1 for each node\)\n"
+    )
     assert re.fullmatch(waits, line)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PROCESS_HANGS_AFTER_S)
@@ -182,7 +184,7 @@ def test_without_a_cluster_ray_is_started_here_with_room_for_all() -> None:
     too_much = launch_on_ray("-n", "2", "--resources", "GPU=100", "true", env=here)
     assert too_much.returncode == 2
     assert (
-        "dpwa: the nodes need GPU=200 in all, but Ray on this machine has GPU=" in too_much.stderr
+        "dpwa: the nodes need GPU=200 in total, but Ray on this machine has GPU=" in too_much.stderr
     )
 
 

@@ -117,7 +117,10 @@ def test_a_node_that_is_killed_or_leaves_comes_back_and_is_merged_again(
     command = [sys.executable, str(program), str(tmp_path), way]
     assert told.run(LaunchSpec(command, config, ["w1", "w2"], restarts=1)) == {"w1": 0, "w2": 0}
     assert [(r.node, r.code) for r in told.restarts] == [("w2", 0 if way == "leaves" else -9)]
-    blamed = ("w2", "dpwa launch: counts as failed: it has left at update 7, without finish()")
+    blamed = (
+        "w2",
+        "dpwa launch: counts as failed: it ended its training at update 7 without finish()",
+    )
     assert (blamed in told.lines) is (way == "leaves")
     assert [line for node, line in told.lines if node == "w2" and "life" in line] == [
         "life 1",
@@ -221,7 +224,7 @@ def test_a_node_is_not_started_again_into_a_run_that_is_over(
     }
     assert 1 <= len(told.restarts) < 9
     assert told.lines == [
-        ("w2", "dpwa launch: not started again: the run is over, as the others have finished")
+        ("w2", "dpwa launch: not restarted, because the other nodes have finished")
     ]
     assert sorted(told.exits) == [("w1", 0), ("w2", 3), ("w3", 0)]
 

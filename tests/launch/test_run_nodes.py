@@ -378,7 +378,7 @@ def test_a_command_that_does_not_exist_starts_nothing(tmp_path: Path) -> None:
     script.write_text("print('hi')")
     for command, message in [
         (["no-such-command"], "cannot run 'no-such-command': no such command"),
-        ([str(script)], "the file is not executable"),
+        ([str(script)], "it is not executable"),
         ([], "no command"),
     ]:
         spec = LaunchSpec(command, Path("dpwa.yaml"), ["w1"])
