@@ -397,7 +397,7 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     [
         (
             ["-n", "2", "no-such-command"],
-            "cannot run 'no-such-command': no such command [DPWA-E060]\n",
+            "cannot run 'no-such-command': there is no such command [DPWA-E060]\n",
         ),
         (["-c", "missing.yaml", "true"], "missing.yaml"),
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),

@@ -39,7 +39,7 @@ def test_hosts_have_slots_and_comments(hosts: Path) -> None:
         ("# none\n\n", ": expected a host on each line"),
         (
             "a slots=0\n",
-            r":1: expected slots=N and group=NAME .*, N from 1 to 1000 \(got slots=0\)",
+            r":1: expected slots=N and group=NAME .*, with N from 1 to 1000 \(got slots=0\)",
         ),
         ("a\nb slots=1001\n", r":2: expected slots=N .*\(got slots=1001\)"),
         ("a slots=2 max_slots=4\n", r":1: expected slots=N .*\(got slots=2 max_slots=4\)"),

@@ -377,7 +377,7 @@ def test_a_command_that_does_not_exist_starts_nothing(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('hi')")
     for command, message in [
-        (["no-such-command"], "cannot run 'no-such-command': no such command"),
+        (["no-such-command"], "cannot run 'no-such-command': there is no such command"),
         ([str(script)], "it is not executable"),
         ([], "no command"),
     ]:
