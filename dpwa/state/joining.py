@@ -412,10 +412,14 @@ class _Attempt:
         if self._candidates.give:
             self._hopeful = now
             return self._is_kept_waiting(now)
-        # Donors whose connections are lost may return soon. Fetching the pieces again would take as
-        # long as it took before.
-        patience_s = max(CONNECT_S, self._moved - self._began)
-        if self._download is not None and now - self._hopeful < patience_s:
+        patience_s = 0.0
+        if self._download is not None:
+            # Donors whose connections are lost may return soon. Fetching the pieces again would
+            # take as long as it took before.
+            patience_s = max(CONNECT_S, self._moved - self._began)
+        elif self._candidates.first_trained is not None:
+            patience_s = 2 * ASK_EVERY_S  # the lost donor may have given its state to another peer
+        if now - self._hopeful < patience_s:
             return False
         # With thousands of peers, nearly all are idle, and this loop runs at each turn.
         idle = LinkState.IDLE if self._are_some_up else None

@@ -23,6 +23,7 @@ FOUND = [
     ("paced", 187),  # two that had begun alone let in each other, and had two states
 ]
 FOUND_AS_WELL = [  # slow
+    ("churn", 566),  # whose donor died as another node had just got its state began without one
     ("tables", 304),  # who was cut off at the start heard of it at its time-out only
     ("tables", 498),  # who was killed as all began was waited for until the time-out
     ("paced", 195),  # who was left by all others, who then died, was never in pace again
