@@ -45,7 +45,7 @@ def seconds_until(page, selector, text):
 def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page, tmp_path):
     with run(tmp_path) as (nodes, place), dashboard("--at", place) as (url, _):
         page.goto(url)
-        seconds_until(page, "#summary", f"{COUNT} nodes: {COUNT} live · read through w1")
+        seconds_until(page, "#summary", f"{COUNT} nodes: {COUNT} live · reported by w1")
         took = seconds_until(page, "#attention li", rf"{SLOW} takes .* x slower")
         assert took < at_most(NOTICED_S)
         nodes[KILLED].kill()
@@ -58,7 +58,7 @@ def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page, 
         moved = "w1 does not answer any more: reading through w2 now"
         took = seconds_until(page, "#moved", moved)
         assert took < at_most(MOVED_S)
-        seconds_until(page, "#summary", "read through w2")
+        seconds_until(page, "#summary", "reported by w2")
         seconds_until(page, "#attention li", "w1 has not answered for")
 
 
@@ -81,9 +81,9 @@ def test_a_page_whose_token_is_good_no_more_says_that_it_needs_one(page):
     port, options = free_ports(1)[0], ("--at", "127.0.0.1:1", "--host", "0.0.0.0")
     with dashboard(*options, port=port) as (address, _):
         page.goto(address.replace("0.0.0.0", "127.0.0.1"))
-        seconds_until(page, "#summary", "nobody answers")
+        seconds_until(page, "#summary", "no node answers")
     with dashboard(*options, port=port) as (address, _):  # with another token
-        seconds_until(page, "#lost:visible", "A token is needed")
+        seconds_until(page, "#lost:visible", "This page needs a token")
         page.goto(address.replace("0.0.0.0", "127.0.0.1"))
-        seconds_until(page, "#summary", "nobody answers")
+        seconds_until(page, "#summary", "no node answers")
         assert page.is_hidden("#lost")

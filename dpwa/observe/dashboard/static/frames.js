@@ -1,4 +1,4 @@
-// Drawing in pieces, one a frame, and none while nobody can see them.
+// Drawing in pieces, one a frame, and none while the page is hidden.
 
 export class Frames {
   /** @param pieces functions, in the order in which they are run. */

@@ -3,7 +3,7 @@
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { ENDS, at, count, nodeLink, syncWords } from "./words.js";
 
-const MOVED_S = 60; // for which a change of the node that is read through is told
+const MOVED_S = 60; // how long the page shows that another node reports the run
 const SPEAK_MS = 5000; // from one announcement to the next
 const MAX_SPOKEN = 3; // nodes by name
 
@@ -27,29 +27,29 @@ export function showSummary(store) {
     word,
   ]);
   if (told(sync)) parts.push(told(sync));
-  const silence = nodes.length ? "nobody answers" : "nobody has answered yet";
-  const nobody = store.hasEnded ? "the run has ended" : silence;
-  parts.push(store.through ? `read through ${store.through}` : nobody);
+  const silence = nodes.length ? "no node answers any more" : "no node has answered yet";
+  const unheard = store.hasEnded ? "the run has ended" : silence;
+  parts.push(store.through ? `reported by ${store.through}` : unheard);
   setText(find("#summary"), parts.join(" · "));
   setText(find("#title"), store.title);
 }
 
-/** Tell that another node is read through, for as long as that is new. */
+/** Show that another node reports the run, as long as that is new. */
 export function showMoved(store) {
   const moved = store.events.find((event) => !event.node && event.kind in ENDS);
   const isNew = moved && store.time - moved.time < MOVED_S;
   show(find("#moved"), isNew ? `${moved.about} ${ENDS[moved.kind]}: ${moved.text} (since ${at(moved.time)}).` : "");
 }
 
-/** Tell that the server of this page is gone. */
+/** Show that the server of this page does not answer. */
 export function showLost(stream) {
   let text = "";
   if (stream.problem === "401" || stream.problem === "403") {
-    text = "A token is needed: open the address with ?token=… that the dashboard has printed where it was started.";
+    text = "This page needs a token. Open the address with ?token=… that `dpwa dashboard` has printed.";
   } else if (stream.lostAt !== null) {
     const since = stream.lostAt / 1000;
     const reason = stream.problem ? ` (it answers ${stream.problem})` : "";
-    text = `No connection to the dashboard's server since ${at(since)}${reason}. What you see is of then; trying again.`;
+    text = `No connection to the dashboard's server since ${at(since)}${reason}. The page shows the run as it was then, and tries again.`;
   }
   show(find("#lost"), text);
   document.body.classList.toggle("stale", stream.lostAt !== null);
