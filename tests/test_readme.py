@@ -45,7 +45,7 @@ def test_the_training_loop():
 
 
 def test_the_line_by_hand_needs_no_other_import():
-    (line,) = re.findall(r"create the\s+adapter yourself:\s+`(.*?)`", README)
+    (line,) = re.findall(r"instead of\s+`dpwa.connect`:\s+`(.*?)`", README)
     net = torch.nn.Linear(2, 1)
     names = {"dpwa": dpwa, "net": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1)}
     with eval(line, names) as gossip:
