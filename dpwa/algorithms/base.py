@@ -210,10 +210,10 @@ class Algorithm:
         name: the name under which the algorithm is registered.
         options_model: the model of its options. The configuration sets them under the name.
         terms: the terms of all its requests.
-        follows_leaders: whether nodes tell each other the node with the lowest loss at every
-            update.
-        uses_rule: whether it uses `Received.factor` of the configured interpolation rule, and the
-            setting `merge`.
+        follows_leaders: true if the node with the lowest loss leads. At every update, nodes send
+            each other the name and the loss of that node.
+        uses_rule: true if merges use the interpolation rule (`Received.factor`) and the setting
+            `merge`.
         repeats: the default of the setting `repeat`. If true, a node merges the same snapshot again
             until the peer publishes a newer snapshot.
         needs_whole: whether it needs all values of a peer at once, not a part of them.

@@ -52,9 +52,9 @@ def load_config(
     """Load a configuration.
 
     Args:
-        source: the path of a YAML file, its content as a mapping or as a list of single-key
-            mappings, or a loaded `Config`, which is returned unchanged.
-        beneath: a second source, for the settings that the first source does not have.
+        source: the path of a YAML file. Or the settings themselves, as a mapping or as a list of
+            mappings with one key each. Or a `Config`, which is returned unchanged.
+        beneath: another source. Its settings apply if `source` does not have them.
         overrides: settings that override the sources and the environment.
         environ: variables that override settings. The default is the environment of the process.
 

@@ -444,10 +444,10 @@ class Config(StrictModel):
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
-        description="state that a node starts from: peers (the state of peers, if they have "
-        "trained), own (its newest checkpoint, if there is one) or newest (of these two, "
-        "the state with more training). null = peers if `join` is set, or else newest, "
-        "but only from peers that are far ahead",
+        description="state that a node starts from. peers: the state of peers that have "
+        "trained. own: the node's newest checkpoint. newest: the one of these two with more "
+        "training. null: peers if `join` is set. Without `join`, null means newest, but only "
+        "from peers that are far ahead",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,
@@ -458,8 +458,8 @@ class Config(StrictModel):
     state: Literal["all", "trainable"] = Field(
         default="all",
         description="part of the model that late nodes receive and that checkpoints have: all, "
-        "or only trainable parameters (such as LoRA), if all nodes have the same "
-        "frozen parameters",
+        "or only the trainable parameters, such as those of LoRA. With trainable, the frozen "
+        "parameters must be equal on all nodes",
     )
     state_donors: int = Field(
         default=2,

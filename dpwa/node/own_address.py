@@ -1,4 +1,4 @@
-"""The addresses of a node: where it listens, and the address that it tells other nodes."""
+"""The addresses of a node: one to listen at, and one to which other nodes connect."""
 
 from __future__ import annotations
 

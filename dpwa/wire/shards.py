@@ -1,7 +1,7 @@
-"""Shards: the part of the parameters that a round fetches, if it does not fetch all of them.
+"""Shards: with `fraction` below 1, a round fetches only one part of the parameters, a shard.
 
-With `fraction` below 1, ceil(1 / fraction) shards of about equal size take turns. Each round sends
-a part of the model over a thin link, and every parameter is merged once in that many rounds.
+ceil(1 / fraction) shards of about equal size take turns. So each round sends only a part of the
+model over a slow link, and every parameter is merged once in that many rounds.
 """
 
 from __future__ import annotations
