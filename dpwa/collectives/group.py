@@ -3,7 +3,7 @@
 The state of this node in the current collective is its `Phase`, and one table has the effect of
 each `Event` on it. The training thread calls a collective, and waits. The RxThread brings the
 messages of the others. Both work on a `Group` under its lock, so a node whose training thread is
-elsewhere still votes.
+in different code still votes.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ log = logging.getLogger("dpwa.collectives")
 class Phase(IntEnum):
     """The state of a node in the current or next collective of its group."""
 
-    OUTSIDE = 0  # it has left, or the others have gone on without it
-    LEFT_BEHIND = 1  # likewise, after a collective with them, which its caller does not know yet
-    ASKING = 2  # likewise, and it has asked to be let in again
-    REFUSED = 3  # likewise, and a member answers that it waits elsewhere
-    UNUSED = 4  # the only member of a view, made by a message of a peer, of which it tells nobody
-    IDLE = 5  # a member, which has not called it yet
-    ENTERED = 6  # it has called it, and said so
-    READY = 7  # it has done its part, and said so: only the word of others is missing
-    VOTING = 8  # it holds a ballot, with the stand that it had: if it was not ready, it never is
+    OUTSIDE = 0  # not a member: it has left, or the others have continued without it
+    LEFT_BEHIND = 1  # the others have continued without it, and its caller does not know this yet
+    ASKING = 2  # not a member, and it asks to be admitted
+    REFUSED = 3  # it asks, and a member has answered that it waits in a different collective
+    UNUSED = 4  # the only member of a view that a peer's message made. It tells no node of the view
+    IDLE = 5  # a member that has not called the collective yet
+    ENTERED = 6  # it has called the collective, and has told the others
+    READY = 7  # it has done its part, and has told the others. It waits for theirs
+    VOTING = 8  # it takes part in a ballot. If it was not ready before, it cannot become ready
 
 
 class Event(str, Enum):
-    """The events in a group. The first three are of the training thread.
+    """The events in a group. The training thread causes the first three.
 
-    These concern the collective that it calls. If that is already over, they are no events.
+    These three belong to the collective that the thread calls. After its end, they do not count.
     """
 
     CALLS = "this node calls the collective"
-    HAS_DONE = "it has done its part"
-    ALL_READY = "it knows that all members have"
+    HAS_DONE = "this node has done its part"
+    ALL_READY = "this node knows that all members have done their parts"
     DOUBTS = "a member is missing, or votes, or the time is over"
-    DECIDED = "it is decided how the collective ends, and the node goes on with the next"
-    IS_LEFT = "the others go on without the node, or it gives up"
-    IS_TOLD = "its caller hears of that"
-    LEAVES = "it leaves by itself, or had no part in this view yet"
-    ASKS = "it asks to be let in"
-    IS_REFUSED = "a member that waits elsewhere answers"
-    IS_LET_IN = "it is let in"
-    IS_USED = "it begins to look for others"
+    DECIDED = "the outcome is decided, and this node continues with the next collective"
+    IS_LEFT = "the others continue without this node, or this node gives up"
+    IS_TOLD = "the caller learns that the others have continued without this node"
+    LEAVES = "this node leaves, or has taken no part in this view yet"
+    ASKS = "this node asks to be admitted"
+    IS_REFUSED = "a member answers that it waits in a different collective"
+    IS_LET_IN = "this node is admitted"
+    IS_USED = "this node begins to look for others"
 
 
 _OUTSIDE, _LEFT_BEHIND, _ASKING, _REFUSED, _UNUSED, _IDLE, _ENTERED, _READY, _VOTING = Phase
 _MEMBER = _UNUSED, _IDLE, _ENTERED, _READY, _VOTING
 
-# The phase after an event, by the phase before. Nothing happens in phases that are not named.
+# The phase after an event, by the phase before. In all other phases, the event changes nothing.
 _TABLE: dict[Event, dict[Phase, Phase]] = {
     Event.CALLS: {_UNUSED: _ENTERED, _IDLE: _ENTERED, _VOTING: _VOTING},
     Event.HAS_DONE: {_ENTERED: _READY},
-    # A ballot that is under way can only decide likewise, and is waited for.
+    # If a ballot is under way, it can only have the same outcome, so this node waits for it.
     Event.ALL_READY: {_READY: _IDLE},
     Event.DOUBTS: dict.fromkeys((_UNUSED, _IDLE, _ENTERED, _READY), _VOTING),
     Event.DECIDED: dict.fromkeys(_MEMBER, _IDLE),
@@ -93,12 +93,12 @@ _TABLE: dict[Event, dict[Phase, Phase]] = {
 }
 
 
-REMEMBERED = 16  # collectives whose outcome is told to whoever asks
-ASK_AGAIN_S = 0.5  # between two times that a node asks to be let in while it trains
-REPEAT_S = 0.1  # between two times that a vote is told
-CALL_AGAIN_S = 0.5  # likewise, a record to members that are missing
-ELSEWHERE_S = 0.1  # for which a thread has waited for peers that may wait for it
-GIVE_WAY_S = 0.2  # for which it lets them wait
+REMEMBERED = 16  # collectives whose outcome this node can still tell to members
+ASK_AGAIN_S = 0.5  # between two requests to be admitted, while this node trains
+REPEAT_S = 0.1  # between two messages with the same vote
+CALL_AGAIN_S = 0.5  # between two messages with the same record, to missing members
+ELSEWHERE_S = 0.1  # after this wait in a different call, peers may be waiting for this thread
+GIVE_WAY_S = 0.2  # the longest time that these peers then wait for this thread
 SEEK_AT_FIRST_EVERY_S = 0.1
 
 
