@@ -11,7 +11,7 @@ from dpwa.collectives.pulling import LOOK_EVERY_S
 from dpwa.errors import LeftBehindError, PeerLost
 
 ASK_EVERY_S = 0.2
-MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
+MEET_S = 5.0  # a node that begins alone waits so long for others, because joining takes seconds
 
 
 def begin_together(group: Group, timeout_s: float) -> None:

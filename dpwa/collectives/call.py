@@ -1,6 +1,7 @@
 """A call of a collective: enter the group, exchange, agree, copy the result out.
 
-It runs on the thread that calls. Meanwhile the RxThread votes for this node in the `Group`.
+The call runs on the thread of the caller. Meanwhile, the RxThread votes for this node in the
+`Group`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SAID_AFTER_S = 8.0  # which members it waits for
-SPIN_S = 150e-6  # while peers on this host are probably about to answer
+SAID_AFTER_S = 8.0  # then a message names the missing members
+SPIN_S = 150e-6  # so long, peers on this host probably answer at once
 SHORTEST_SLEEP_S = 50e-6
 LONGEST_SLEEP_S = 5e-3
 SETTLE_S = 0.2
@@ -57,8 +58,9 @@ SETTLE_POLL_S = 0.001
 class Call:
     """One call of a collective. Its `operation` uses the members that have public names.
 
-    After `timeout_s`, missing members are left behind. With `limits`, this node leaves the others
-    then. Before that, the collective ends at its limits, with the members that have entered.
+    After `timeout_s`, the others continue without the missing members. With `limits`, this node
+    leaves the group after `timeout_s`. Before that, the collective ends at its limits, with the
+    members that have entered.
     """
 
     def __init__(
@@ -74,9 +76,9 @@ class Call:
         self.contacts = collectives.contacts
         self.pull_source = collectives.pull_source
         self.own = group.own.name
-        self.entries: Entries = {}  # what all members have called, once that is known
-        self._mismatch: str | None = None  # how that differs
-        self.is_over = False  # it is decided how it ends, when this thread looked last
+        self.entries: Entries = {}  # the calls of all members, once all have entered
+        self._mismatch: str | None = None  # how these calls differ
+        self.is_over = False  # whether the outcome was decided when this thread looked last
         self._decision = Decision(holds=False)
         self._collectives = collectives
         self._runtime = collectives.runtime
@@ -96,7 +98,7 @@ class Call:
             LeftBehindError: the others have continued without this node, or do not admit it.
         """
         with self.group.call_lock:
-            if self.group.inside is not None:  # since an interrupt
+            if self.group.inside is not None:  # a signal has interrupted the call before
                 self._leave()
             begin_together(self.group, self._timeout_s)
             while True:
@@ -119,7 +121,7 @@ class Call:
             )
         if group.is_evicted:
             wait_to_get_in(group, self._deadline, self._timeout_s)
-            if self._limits is None:  # or one let in late would take those who did it for late
+            if self._limits is None:  # else this late node would find its admitters late
                 self._deadline = Deadline(self._runtime, self._timeout_s)
 
     def _take_part(self) -> Decision:
@@ -138,7 +140,7 @@ class Call:
             ended = self._leave()
             if ended is not None and ended.holds:
                 with suppress(PeerError):
-                    self._operation.complete()  # the others have all of it
+                    self._operation.complete()  # the others have the whole result
             else:
                 self._operation.undo()
             if isinstance(error, PeerError):
@@ -185,7 +187,7 @@ class Call:
         try:
             self._operation.complete()
         except KeyboardInterrupt:
-            self._operation.complete()  # the others have all of it, too
+            self._operation.complete()  # the others have the whole result
             raise
         except PeerError as error:
             raise CollectiveError(f"a member has sent nonsense: {error} [DPWA-E148]") from None
