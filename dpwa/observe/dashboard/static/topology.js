@@ -105,7 +105,7 @@ export class Topology {
   told() {
     const { pointed, selected, byName, edges } = this.store;
     const node = byName.get(pointed) ?? byName.get(selected);
-    if (!node) return "Point at a node to read of it.";
+    if (!node) return "Point at a node to see its figures.";
     const newest = edges
       .filter((edge) => edge.to === node.name)
       .reduce((one, other) => (one && one.age_s <= other.age_s ? one : other), null);
@@ -188,8 +188,8 @@ function showNode(parts, { node, place, few, marked }) {
 
 /** What the drawing shows, in words; why it shows no lines, if there can be none. */
 function caption({ averages, missing }) {
-  const keys = "Arrow keys go from node to node, Enter opens one.";
-  const line = "A line is a merge of the last 15 s, from a peer to the node at its arrow; the newer, the stronger.";
+  const keys = "Arrow keys select a node, and Enter opens its page.";
+  const line = "A line is a merge of the last 15 s, from a peer to the node at its arrow. Newer merges are stronger lines.";
   if (missing.clock) return `No lines: ${missing.clock}. ${keys}`;
   if (!averages) return `${line} ${keys}`;
   return `The shape joins the nodes that are in sync: they average their gradients in each step. ${line} Only nodes that are out of sync merge. ${keys}`;
