@@ -90,6 +90,9 @@ MORE_PREPARED = {
     "loader": "loader = DataLoader(dataset, batch_size=64, sampler=sampler)\n",
 }
 OTHER_VALUES = {
+    ("docs/pytorch.md", "for inputs, targets in batches:\n    gossip.update_send()"): (
+        "private_gradients = lambda *_: [torch.zeros_like(each) for each in net.parameters()]\n"
+    ),
     ("docs/api.md", "tester.load_state_dict("): (
         "gossip.close()\n"
         "gossip = dpwa.connect(net, algorithm='elastic')\n"
