@@ -71,7 +71,7 @@ def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> 
         f"{', '.join(f'{r.accuracy:.2f}' for r in apart.values())}) with private digits "
         "of few classes",
         verdict(costs[0] < 1 + NEAR, costs[1] < 1 + NEAR),
-        "true if all nodes have the same data, but then the mean model is as good with p = 0. "
+        "true if all nodes have the same data. But then the mean model is as good with p = 0. "
         "If each node has its own classes, every exchange counts",
     )
 
@@ -114,8 +114,7 @@ PAPER = Paper(
     "Gossip training for deep learning (Blot et al., 2016)",
     "arXiv:1611.09726",
     f"The runs use `push_sum` in lockstep with {NODES} nodes. They train a network with 32 hidden "
-    "units on scikit-learn's digits, with 600 steps of plain SGD on batches of 32. Losses are "
-    "measured on held-out examples. The paper trains on CIFAR-10.",
+    "units on scikit-learn's digits. The paper trains on CIFAR-10.",
     reproduce,
 )
 

@@ -156,8 +156,7 @@ PAPER = Paper(
     "The runs use `lsgd` and `elastic` in lockstep, with the same learning rate. The first problem "
     f"is |X X^T - M|^2 / 4 for a {SIZE}x{SIZE} matrix, with {WORKERS} workers from different "
     "starts and without noise. The second is a network with 32 hidden units on scikit-learn's "
-    "digits, with 4 workers and plain SGD on batches of 128. Losses are measured on held-out "
-    "examples. The paper trains on CIFAR-10 and ImageNet.",
+    "digits, with 4 workers. The paper trains on CIFAR-10 and ImageNet.",
     reproduce,
 )
 

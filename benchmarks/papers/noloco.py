@@ -37,8 +37,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
                 *(abs(limit - 1) < NEAR for limits in found.values() for limit in limits),
                 *(value < 0 for value in small),
             ),
-            "the formula was derived here, for many nodes and in mean square, and dpwa refuses "
-            "settings beyond it. With few nodes, a slightly larger gamma is stable",
+            "the formula is for many nodes, and was derived here. dpwa refuses settings beyond it",
         ),
         Claim(
             "The usual alpha 0.5 and gamma 0.7 are stable. With DiLoCo's momentum of 0.9, the same "
