@@ -63,15 +63,20 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config):
-    """Have one process of each kind fork the programs of all test processes."""
+def pytest_xdist_setupnodes(config, specs):
+    """Have one process of each kind fork the programs of all test processes, and these as well."""
     servers = processes.shared_fork_servers()
     servers.__enter__()
     config.add_cleanup(lambda: servers.__exit__(None, None, None))
+    for spec in specs:
+        spec.python = processes.FORKED_PYTHON
 
 
 def pytest_collection_finish():
     """Take what is imported by now for eternal: it takes long to look through, again and again."""
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True  # else pytest adds its handlers to each, six times a test
     gc.freeze()
 
 
@@ -94,6 +99,7 @@ def _ports_of_its_own():
         yield
         return
     count, index = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), int(worker.removeprefix("gw"))
+    index %= count  # a test process that replaces one that crashed has a higher number
     candidates = ports._candidates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ports, "_candidates", lambda: (p for p in candidates() if p % count == index))

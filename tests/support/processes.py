@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from support import fork_server
 
 PROGRAMS = Path(__file__).parent / "programs"
+FORKED_PYTHON = shlex.join([sys.executable, str(Path(__file__).with_name("forked_python.py"))])
 
 
 def start(program, *arguments, stdin=None):
