@@ -270,7 +270,9 @@ class Contacts(Closeable):
             try:
                 return self._memory.create(name, nbytes)
             except OSError as error:
-                log.warning("no room for %d bytes of shared memory (%s) [DPWA-W021]", nbytes, error)
+                log.warning(
+                    "there is too little shared memory for %d bytes (%s) [DPWA-W021]", nbytes, error
+                )
                 return None
 
     def _map(self, contact: _Contact, hello: Hello) -> None:

@@ -1,4 +1,4 @@
-"""Published arrays and bytes, with their layout, and an array as a model."""
+"""Layouts of the arrays and bytes that a node publishes, and a model that consists of an array."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ NumericArray = npt.NDArray[Any]
 
 
 def array_layout(array: NumericArray) -> Layout:
-    """Return the layout of an array. `ParametersError` if it is empty or has no numbers."""
+    """Return the layout of an array. Raise `ParametersError` if it is empty or not numeric."""
     return _layout_of(array.dtype, array.shape)
 
 
-@lru_cache(maxsize=64)  # it then knows its size, digest and pieces: a sixth of a small round
+@lru_cache(maxsize=64)  # computing size, digest and pieces takes a sixth of a small round
 def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
     if dtype.kind not in "biufc":
         raise ParametersError(f"parameters must be numeric, not an array of {dtype} [DPWA-E112]")
     if 0 in shape:
         raise ParametersError(
-            f"parameters must not be empty: an array of shape {shape} [DPWA-E112]"
+            f"parameters must not be empty, but the array has shape {shape} [DPWA-E112]"
         )
     name = dtype.name if dtype.isnative else dtype.str
     return Layout((TensorSpec("parameters", name, shape, dtype.itemsize),))
 
 
 def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
-    """Return bytes as an array, copied only if not contiguous. `ParametersError` if invalid or
-    empty.
+    """Return bytes as an array, and copy them only if they are not contiguous.
+
+    Raise `ParametersError` if there are no bytes, or if the type is not bytes-like.
     """
     try:
         view = memoryview(parameters)
@@ -45,7 +46,7 @@ def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
             " [DPWA-E112]"
         ) from None
     if view.nbytes == 0:
-        raise ParametersError("parameters must not be empty: no bytes [DPWA-E112]")
+        raise ParametersError("parameters must not be empty, but there are 0 bytes [DPWA-E112]")
     return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
 
 
@@ -55,15 +56,15 @@ def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG
     values = data.view(np.dtype(dtype))
     with np.errstate(all="ignore"):
         if values.dtype.char in "fd":
-            total = np.dot(values, values)  # in a third of the time of a sum
+            total = np.dot(values, values)  # this takes a third of the time of a sum
         else:
             total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
-        # It may overflow where no value does.
+        # The total may overflow even if all values are finite.
         return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
 def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
-    """Return a snapshot as its user published it, as bytes, or as an array of dtype and shape."""
+    """Return a snapshot as bytes, or as an array if the peer published an array."""
     spec = layout.tensors[0]
     if layout.is_bytes:
         return data.tobytes()
@@ -72,7 +73,7 @@ def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
 
 
 class ArrayValues:
-    """`dpwa.algorithms.Values` over one array."""
+    """`dpwa.algorithms.Values` for one array."""
 
     def __init__(self, array: NumericArray) -> None:
         self.array = array
@@ -95,10 +96,10 @@ class ArrayValues:
 
 
 class ArrayModel:
-    """`dpwa.node.trainer.Model` of an array, shape (D,), whose snapshots have the layout's dtype.
+    """`dpwa.node.trainer.Model` for an array of shape (D,). Snapshots have the layout's dtype.
 
-    In float16 the mean of several would lose changes of less than half a unit, one by one, so the
-    array should have a wider dtype.
+    The array should have a wider dtype than float16. If the mean of several peers is computed in
+    float16, each change of less than half a unit is lost.
     """
 
     def __init__(self, array: NumericArray, layout: Layout) -> None:
@@ -112,7 +113,7 @@ class ArrayModel:
         return self._values
 
     def image(self) -> NumericArray:
-        """Return the array as a snapshot has it."""
+        """Return the array in the form of a snapshot."""
         image = np.empty(self._spec.shape, self._dtype)
         self._fill(image.reshape(-1), self.array)
         return image
@@ -123,13 +124,13 @@ class ArrayModel:
         return FinishedCopy(is_finite(own, self._spec.dtype) if check_finite else None)
 
     def _fill(self, room: NumericArray, array: NumericArray) -> None:
-        with np.errstate(over="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore"):  # a value that is too large becomes infinite
             np.copyto(room, array, casting="same_kind")
 
     def merge(self, start: int, data: ByteArray, terms: MergeTerms) -> float:
         factor, rest = terms.factor, 1.0 - terms.delta
         own, step = self._step(data, start, terms.published)
-        if factor:  # else what is infinite would become NaN
+        if factor:  # 0 times an infinite value would be NaN
             if terms.published is not None and rest:
                 own += factor * rest * self._step(data, start, None)[1]
                 factor *= terms.delta
@@ -142,8 +143,9 @@ class ArrayModel:
     def _step(
         self, data: ByteArray, start: int, base: ByteArray | None
     ) -> tuple[NumericArray, NumericArray]:
-        """Return the values of these bytes here, and the difference to them from `base` or from
-        here.
+        """Return this model's values at these bytes, and the peer's values minus those of `base`.
+
+        If `base` is `None`, return the peer's values minus this model's values.
         """
         first = start // self._spec.item_bytes
         theirs = data.view(self._dtype)[: max(0, self.array.size - first)]
@@ -169,5 +171,5 @@ class ArrayModel:
         return None
 
     def begin_mean(self) -> None:
-        """Round the array to the published values, which peers have."""
+        """Round the array to the published values, because the peers have these values."""
         self.array[...] = self.image().reshape(-1)

@@ -1,8 +1,8 @@
-"""Computations on the values of tensors: merging in place, distances, the check for NaN.
+"""Kernels on tensors. They merge values in place, compute distances, and check for NaN.
 
-The tensors are blocks that fit the cache (see `dpwa/adapters/tensor_merging.py`), because a new
-temporary as large as the model costs more than the transfer. All arguments of a kernel have one
-device and dtype, and tensors that go together have one shape.
+The caller passes blocks that fit the cache (see `dpwa/adapters/tensor_merging.py`), because a
+temporary tensor as large as the model would cost more time than the transfer. All arguments of a
+kernel have the same device and dtype. Tensors that a kernel combines have the same shape.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import torch
 
 from dpwa.data.segments import ByteArray
 
-WIDE_ELEMENTS = 64 * 1024  # what is computed at once in float32, in place of a narrower dtype
-ROUNDED_ELEMENTS = 256 * 1024  # and what is rounded at once: there each call costs more than caches
-_LEVELS = 64 * 1024  # of chance, between two neighbours
+WIDE_ELEMENTS = 64 * 1024  # size of the blocks of a narrow dtype that are converted to float32
+ROUNDED_ELEMENTS = 256 * 1024  # larger for rounding, because its calls cost more than cache misses
+_LEVELS = 64 * 1024  # number of random levels between two neighbouring values
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
 class Rounding:
-    """Rounds to narrow dtypes, half a unit of which is more than many steps, so that none is lost.
+    """Rounds values to a narrow dtype, so that small changes are kept on average.
 
-    A value goes to either neighbour, with the probabilities that keep the mean. A value that the
-    dtype has is kept. Between `keep_rests` and `forget_rests` it goes to the nearest instead, and
-    the rounding error is added the next time. Source: stochastic rounding of Gupta et al., "Deep
-    Learning with Limited Numerical Precision" (2015).
+    Many optimizer steps are less than half a unit of a narrow dtype, so rounding to nearest would
+    lose them. Therefore a value is rounded up or down at random, with probabilities that keep the
+    mean. A value that the dtype represents exactly does not change. Between the calls of
+    `keep_rests` and `forget_rests`, values are rounded to nearest instead, and the next rounding
+    adds the rounding error. Source: stochastic rounding of Gupta et al., "Deep Learning with
+    Limited Numerical Precision" (2015).
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -38,10 +40,10 @@ class Rounding:
         self._start = 0
 
     def keep_rests(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
-        """Begin to keep the rounding errors of the values from `start` to `stop` of a snapshot.
+        """Keep the rounding errors of the bytes from `start` to `stop` of a snapshot from now on.
 
-        They need as much memory as the values. If a device has none left, rounding stays random
-        there.
+        The rounding errors need as much memory as the values. If a device has too little memory,
+        values on this device are still rounded at random.
         """
         known, self._rests, self._start = self._rests, {}, start
         for device in devices:
@@ -49,49 +51,50 @@ class Rounding:
             if rest is None or rest.numel() != stop - start:
                 try:
                     rest = torch.empty(stop - start, dtype=torch.uint8, device=device)
-                except RuntimeError:  # what an allocator raises, on devices and on the host
+                except RuntimeError:  # too little memory on the device or on the host
                     continue
             self._rests[device] = rest.zero_()
 
     def forget_rests(self) -> None:
-        """Round by chance from now on."""
+        """Round all values at random from now on."""
         self._rests = {}
 
     def rest_of(self, values: torch.Tensor, start: int) -> torch.Tensor | None:
-        """Return the rounding errors of values that begin there in a snapshot, or `None`."""
+        """Return the kept rounding errors of values from byte `start` of a snapshot, or `None`."""
         rest = self._rests.get(values.device)
         if rest is None or start < self._start:
             return None
         return rest[start - self._start :][: values.nbytes].view(values.dtype)
 
     def into(self, own: torch.Tensor, wide: torch.Tensor, rest: torch.Tensor | None) -> None:
-        """Set own = wide, shape `(elements,)`. `wide` is of float32, and is overwritten."""
+        """Set own = wide, rounded, shape `(elements,)`. `wide` is float32 and is overwritten."""
         if rest is not None:
             own.copy_(wide)
             rest.copy_(wide.sub_(own.to(torch.float32)))
             return
         info, lift = torch.finfo(own.dtype), None
         if info.tiny > torch.finfo(torch.float32).tiny:
-            # Below the smallest normal number neighbours are as far apart as right above it, where
-            # these go meanwhile. (Masks of bool would take five times as long.)
+            # Below the smallest normal number, neighbouring values are as far apart as just above
+            # it. So smaller values are moved above it for the rounding, and then moved back.
+            # (Boolean masks would take five times as long.)
             lift = wide - torch.nn.functional.hardshrink(wide, info.tiny)
             wide.add_(lift.mul_(1e30).clamp_(-info.tiny, info.tiny))
         amounts, mask = _noise(own.dtype, own.device)
         start = self._rng.randrange(_LEVELS)
         wide.view(torch.int32).add_(amounts[start : start + wide.numel()]).bitwise_and_(mask)
-        if lift is not None:  # and beyond the largest one there is none
+        if lift is not None:  # undo the move, and do not exceed the largest finite number
             wide.sub_(lift).clamp_(-info.max, info.max)
         own.copy_(wide)
 
 
 @functools.cache
 def _noise(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Return noise amounts, and a mask for the bits of float32 that a dtype has.
+    """Return amounts of noise, and a mask of the float32 bits that a dtype keeps.
 
-    Of `ROUNDED_ELEMENTS` of the amounts, beginning at one of `_LEVELS` random starts, each is
-    uniformly distributed below one unit of the dtype.
+    The caller adds up to `ROUNDED_ELEMENTS` successive amounts, from one of `_LEVELS` random
+    starts. So each amount is distributed uniformly from 0 to one unit of the dtype.
     """
-    host = torch.device("cpu")  # whatever the default is
+    host = torch.device("cpu")  # the default device may be a different one
     one = torch.ones(1, device=host).to(dtype)
     next_one = (one.view(torch.int16 if dtype.itemsize == 2 else torch.int8) + 1).view(dtype)
     unit = round((next_one.float().item() - 1.0) * 2**23)
@@ -112,11 +115,12 @@ def move_toward_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = (1 - f) * own + f * peer, elementwise, which is between both for f from 0 to 1.
+    """Set own = (1 - f) * own + f * peer, elementwise.
 
-    That holds as long as their difference does not overflow the dtype. f = 0 changes nothing, f = 1
-    copies, even over values that are not finite. `rest` are the errors of `own` that `rounding` has
-    kept, and `own` is one tensor then.
+    For f from 0 to 1, the result lies between `own` and `peer`, unless their difference overflows
+    the dtype. f = 0 changes nothing. f = 1 copies the peer's values, even over values that are not
+    finite. `rest` holds the rounding errors of `own` that `rounding` has kept. If `rest` is given,
+    `own` must be a single tensor.
     """
     if factor == 1.0:
         torch._foreach_copy_(own, peer)
@@ -135,7 +139,7 @@ def add_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = own + f * delta. `delta` may be of a wider dtype. f = 0 changes nothing."""
+    """Set own = own + f * delta. `delta` may have a wider dtype. f = 0 changes nothing."""
     if factor != 0.0 and is_narrow(own[0]):
         _in_float32(own, delta, lambda x, y: x.add_(_wide(y), alpha=factor), rounding, rest)
     elif factor != 0.0:
@@ -159,7 +163,7 @@ def _in_float32(
     rounding: Rounding,
     rest: torch.Tensor | None,
 ) -> None:
-    """Change values, which are brought to float32 for it, by others, block by block."""
+    """Apply a change in float32, block by block, and round the results to the narrow dtype."""
     for mine, theirs in zip(own, others, strict=True):
         flat, other = mine.reshape(-1), theirs.reshape(-1)
         for start in range(0, flat.numel(), ROUNDED_ELEMENTS):
@@ -173,8 +177,9 @@ def _in_float32(
 
 
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return minuend - subtrahend, in `room` (it may be the subtrahend) or, if
-    narrow, in float32.
+    """Return minuend - subtrahend, in new float32 memory for narrow dtypes, otherwise in `room`.
+
+    `room` may be the subtrahend itself.
     """
     if is_narrow(minuend):
         return _wide(minuend).sub_(_wide(subtrahend))
@@ -182,7 +187,7 @@ def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tens
 
 
 def norm(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the Euclidean norm over all elements, shape `()`, in float32 or wider."""
+    """Return the Euclidean norm of all elements, shape `()`, in float32 or a wider dtype."""
     dtype = torch.float32 if tensor.element_size() <= 2 else None
     values = _wide(tensor) if tensor.element_size() == 1 else tensor
     result: torch.Tensor = torch.linalg.vector_norm(values, dtype=dtype)
@@ -190,22 +195,23 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def squared_distance(one: torch.Tensor, two: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return the sum of |one - two|^2, shape `()`, in float32 or wider, or not finite on overflow.
+    """Return the sum of |one - two|^2, shape `()`, in float32 or a wider dtype.
 
-    `room` is scratch memory of their shape and dtype, and may be `two` itself.
+    The sum is not finite if it overflows. `room` is a buffer of the same shape and dtype as `two`,
+    and may be `two` itself.
     """
     if one.element_size() > 2:
         return squared_norm(torch.sub(one, two, out=room))
-    # In float16 the difference might overflow. In float32 it is larger: smaller blocks fit caches.
+    # The difference might overflow float16. It takes more memory in float32, so blocks are smaller.
     blocks = zip(*(_in_blocks(values) for values in (one, two)), strict=True)
     squares = [squared_norm(_wide(mine).sub_(_wide(theirs))) for mine, theirs in blocks]
     return torch.stack(squares).sum()
 
 
 def squared_norm(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of all elements, of float32 or wider, shape `()`."""
+    """Return the sum of the squares of all elements, shape `()`. Their dtype must not be narrow."""
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-    return torch.dot(flat, flat)  # several times as fast as a norm that adds up in float64
+    return torch.dot(flat, flat)  # several times as fast as a norm, which sums in float64
 
 
 def _in_blocks(tensor: torch.Tensor) -> Tensors:
@@ -214,7 +220,7 @@ def _in_blocks(tensor: torch.Tensor) -> Tensors:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all elements are finite. They are checked singly if `total` is not finite."""
+    """Return whether all elements are finite. Check each element only if `total` is not finite."""
     if math.isfinite(total(tensor).item()):
         return True
     return bool(finite(tensor).all())
@@ -231,8 +237,12 @@ def is_bit(tensor: torch.Tensor) -> torch.Tensor:
 def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Tell whether all values of a snapshot's bytes are finite, but for the ranges `spared`."""
-    data = data if data.flags.writeable else data.copy()  # or torch warns
+    """Return whether all values of a snapshot are finite, apart from values in `spared` ranges.
+
+    `data` are the snapshot's bytes from byte `start`. A range in `spared` is a first byte and the
+    byte after the last.
+    """
+    data = data if data.flags.writeable else data.copy()  # because torch warns of read-only arrays
     values = torch.from_numpy(data).view(getattr(torch, dtype))
     if is_finite(values):
         return True
@@ -249,9 +259,10 @@ def convert(
     target_dtype: str,
     rounding: Rounding | None = None,
 ) -> None:
-    """Set the values in the bytes of `target` to those in `source`, rounded to nearest.
+    """Set the values in the bytes of `target` to the values in the bytes of `source`.
 
-    With `rounding`, they must be of float32, and `rounding` rounds them.
+    Values are rounded to nearest. If `rounding` is given, it rounds the values instead, and the
+    values in `source` must be float32.
     """
     values = torch.from_numpy(source if source.flags.writeable else source.copy())
     rounded = torch.from_numpy(target).view(getattr(torch, target_dtype))
@@ -265,12 +276,12 @@ def convert(
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all elements, shape `()`, which is finite only if all are."""
+    """Return the sum of all elements, shape `()`. It is finite only if all elements are finite."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     elif tensor.element_size() == 1:
         tensor = _wide(tensor)
-    # In float16 it would overflow; bfloat16 has the range of float32, and its own sum is faster.
+    # A sum in float16 would overflow. bfloat16 has the range of float32, and is faster to sum.
     return tensor.sum(dtype=torch.float32 if tensor.dtype is torch.float16 else None)
 
 

@@ -1,7 +1,7 @@
 """Layout: the places of tensors in the flat bytes of a snapshot.
 
-Two nodes can only merge if their layouts are equal. A fingerprint makes that a comparison of 16
-bytes, and `Layout.difference` describes how two layouts differ.
+Two nodes can merge only if their layouts are equal. To compare layouts, nodes compare fingerprints
+of 16 bytes. `Layout.difference` describes the first difference between two layouts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FINGERPRINT_BYTES = 16
 DESCRIPTION_CHARACTERS = 300
 _FROZEN = "frozen parameters: "
 _NONE = "no such tensor"
-CUTS = 4  # that are kept: of the settings, and of buffers alone
+CUTS = 4  # maximum number of divisions into pieces that a layout remembers
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, dtype (as numpy or torch call it, without a module prefix) and shape of one tensor."""
+    """The name, dtype and shape of a tensor. The dtype is numpy's or torch's name of it."""
 
     name: str
     dtype: str
@@ -57,24 +57,24 @@ class Piece:
 class Layout:
     """An ordered list of densely packed tensors, each aligned to the size of its elements.
 
-    Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
-    element size leave no gap at all.
+    So neighbouring tensors of one dtype form one contiguous array. If tensors are ordered by
+    falling element size, there are no gaps.
     """
 
     tensors: tuple[TensorSpec, ...]
-    # number, size and digest of the frozen parameters that nodes must have in common, if any
+    # number, size and digest of the frozen parameters that all nodes must share, or ""
     frozen: str = ""
-    # names as the module has them, for `difference`; they need not be the same
+    # the names of tensors in the module's order, for `difference`; equal layouts may differ in it
     order: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of_bytes(cls) -> Layout:
-        """Layout of an unstructured payload of any length."""
+        """Return the layout of an unstructured payload of any length."""
         return cls((TensorSpec("parameters", BYTES, (), 0),))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First byte of each tensor."""
+        """The first byte of each tensor."""
         offsets, end = [], 0
         for tensor in self.tensors:
             item_bytes = max(1, tensor.item_bytes)
@@ -85,16 +85,17 @@ class Layout:
 
     @cached_property
     def nbytes(self) -> int | None:
-        """Size of a snapshot in bytes, or `None` when any length fits."""
+        """The size of a snapshot in bytes, or `None` if any length fits."""
         if self.is_bytes:
             return None
         return self.offsets[-1] + self.tensors[-1].nbytes if self.tensors else 0
 
     def pieces(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
-        """Cut a snapshot of `nbytes` bytes into pieces of at most `piece_bytes`, in order.
+        """Divide a snapshot of `nbytes` bytes into pieces of at most `piece_bytes`, in order.
 
-        Each is of one dtype, and all but the last of a dtype are `piece_bytes` long (a multiple of
-        every element size). Both ends of a fetch cut alike, because their layouts are equal.
+        Each piece has one dtype. Each has `piece_bytes` bytes (a multiple of every element size),
+        apart from the last piece of a dtype. Both nodes of a fetch compute the same pieces, because
+        their layouts are equal.
         """
         known = self._pieces.get((nbytes, piece_bytes))
         if known is None:
@@ -132,7 +133,7 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Digest of names, dtypes, shapes and `frozen`, `FINGERPRINT_BYTES` long."""
+        """A digest of the names, dtypes, shapes and `frozen`. It has `FINGERPRINT_BYTES` bytes."""
         rows: list[object] = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
         if self.frozen:
             rows.append(self.frozen)
@@ -140,16 +141,14 @@ class Layout:
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """`frozen`, if there is any, and each tensor in words, to compare with those of other
-        nodes.
-        """
+        """A text for each tensor, after a text for `frozen` if set. Nodes compare these texts."""
         frozen = [_FROZEN + self.frozen] if self.frozen else []
         return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Describe the first difference to a different layout, or return `None`.
+        """Return a text about the first difference to the other layout, or `None`.
 
-        `descriptions` are those of the other layout, or the first of its `count`.
+        `descriptions` are the other layout's descriptions, or the first few of its `count`.
         """
         pairs = list(zip_longest(self.descriptions, descriptions, fillvalue=_NONE))
         parted = next(((mine, theirs) for mine, theirs in pairs if mine != theirs), None)
@@ -158,7 +157,7 @@ class Layout:
             return None if known == count else f"they differ after the first {known} tensors"
         if any(text.startswith(_FROZEN) for text in parted):
             return _parted(*parted)
-        # By name: what one side has more would shift all that follows.
+        # Compare by name, because a tensor that one layout lacks would shift all later tensors.
         is_whole, places = known == count, {name: at for at, name in enumerate(self.order)}
         tensors = sorted(self.tensors, key=lambda tensor: places.get(tensor.name, 0))
         own = {_name(text): text for tensor in tensors if (text := _described(tensor))}
@@ -184,13 +183,13 @@ def _name(description: str) -> str:
 
 
 def _parted(mine: str, theirs: str) -> str:
-    """Describe how the frozen parameters of two layouts differ."""
+    """Return a text about the difference between the frozen parameters of two layouts."""
     is_frozen = [text.startswith(_FROZEN) for text in (mine, theirs)]
     if all(is_frozen):
         here, there = mine.removeprefix(_FROZEN), theirs.removeprefix(_FROZEN)
         return (
-            f"the frozen parameters: here {here}, there {there}; load the same ones, in the same "
-            "dtype, on all nodes"
+            f"the frozen parameters: here {here}, there {there}. Load the same frozen parameters, "
+            "in the same dtype, on all nodes"
         )
     where = "here" if is_frozen[0] else "there"
-    return f"`state: trainable` is set {where} only; set it on all nodes alike"
+    return f"`state: trainable` is set only {where}. Set it in the same way on all nodes"

@@ -1,6 +1,6 @@
 """Payload: a nested value of tensors, arrays and numbers, as one flat image of bytes.
 
-This module never imports torch, which a caller that passes a tensor has done.
+This module never imports torch, because a caller that passes a tensor has imported torch already.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ class Payload:
 
     Containers are dicts (read in the sorted order of their keys, all str or all int), lists and
     tuples. The image has each leaf's elements row by row, in native byte order. Larger elements
-    precede smaller ones, so that there are no gaps. A leaf is named by its path, such as
-    `['weights'][0]`. Two layouts are equal if and only if the paths, dtypes and shapes of the
-    leaves are. Kinds of containers, strides and devices do not matter, nor whether a leaf is a
-    tensor, an array or a number.
+    come first, so that there are no gaps. A leaf is named by its path, such as `['weights'][0]`.
+    Two layouts are equal if and only if the paths, dtypes and shapes of the leaves are equal. Types
+    of containers, strides and devices do not matter. Nor does it matter whether a leaf is a tensor,
+    an array or a number.
 
-    The value is read in place. Nothing is written to the user's memory before `assign`, and
-    containers are never changed. A leaf without contiguous native memory of the CPU is copied once,
-    when it is first needed, and only `result` writes it back. Leaves may share memory, so read all
-    of it before the first `assign`.
+    The value is read in place. Nothing is written to the user's memory before the first `assign`.
+    Containers are never changed. A leaf that is not contiguous, not in native byte order, or not on
+    the CPU is copied once, when its bytes are first needed. Only `result` writes this copy back.
+    Leaves may share memory, so read the whole image before the first `assign`.
 
-    Threads: one at a time, and tensors of a device are copied in the thread's current stream.
+    Threads: only one thread at a time may use a payload. Tensors on a device are copied in the
+    current stream of this thread.
 
-    Raises `ParametersError` if a leaf is none of these, an int does not fit int64, or a dict has
-    other keys.
+    Raises `ParametersError` if a leaf is none of these, if an int does not fit int64, or if a dict
+    has other keys.
     """
 
     def __init__(self, value: object) -> None:
@@ -56,7 +57,7 @@ class Payload:
             raise ParametersError(
                 "value is nested too deeply, or contains itself [DPWA-E126]"
             ) from None
-        self._leaves = sorted(self._walked, key=lambda leaf: -leaf.spec.item_bytes)  # stable
+        self._leaves = sorted(self._walked, key=lambda leaf: -leaf.spec.item_bytes)  # a stable sort
         self.layout = Layout(tuple(leaf.spec for leaf in self._leaves))
         self.nbytes = self.layout.nbytes or 0
         self._ends = [
@@ -65,17 +66,15 @@ class Payload:
         ]
 
     def copy_into(self, start: int, stop: int, target: ByteArray) -> None:
-        """Copy the bytes from `start` to `stop` of the image to `target`, shape
-        `(stop - start,)`.
-        """
+        """Copy the image's bytes from `start` to `stop` to `target`, shape `(stop - start,)`."""
         for leaf, begin, end, at in self._parts(start, stop, target.nbytes):
             target[at : at + end - begin] = leaf.read_bytes()[begin:end]
 
     def view(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes from `start` to `stop`, read-only, without a copy, if they are in one
-        leaf.
+        """Return a read-only view of the bytes from `start` to `stop`, if one leaf holds them all.
 
-        The view is valid as long as the leaf's memory, and shows values that are assigned later.
+        Return `None` otherwise. The view is valid as long as the leaf's memory. Values that are
+        assigned later appear in the view.
         """
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
             if end - begin < stop - start:
@@ -86,7 +85,10 @@ class Payload:
         return np.empty(0, np.uint8)
 
     def place(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes of one leaf, to be changed in place. `None` if leaves share memory."""
+        """Return a view of the bytes from `start` to `stop`, which the caller may write to.
+
+        Return `None` if one leaf does not hold them all, or if leaves share memory.
+        """
         if self._are_tied:
             return None
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
@@ -99,22 +101,22 @@ class Payload:
         return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
     def assign(self, start: int, stop: int, source: ByteArray) -> None:
-        """Set these bytes of the image, in place, or by `result` in leaves that were copied."""
+        """Set bytes of the image in place. Leaves that were copied get these values in `result`."""
         for leaf, begin, end, at in self._parts(start, stop, source.nbytes):
             leaf.write()[begin:end] = source[at : at + end - begin]
 
     def result(self) -> object:
-        """Return the nested value with everything that was assigned.
+        """Return the nested value with all assigned values.
 
-        Tensors and arrays are the user's own objects. Numbers are new, and so are read-only arrays.
-        Only the containers around these are new.
+        Tensors and arrays are the user's own objects. Numbers and read-only arrays are new objects.
+        Only the containers of new objects are new.
         """
         return _rebuilt(self._value, iter(self._walked))
 
     def _parts(self, start: int, stop: int, nbytes: int) -> Iterator[tuple[_Leaf, int, int, int]]:
-        """Yield the leaves of a range, where it begins and ends in each, and where that stands."""
+        """Yield each leaf of a range, its bytes in the range, and their offset in the range."""
         if not 0 <= start <= stop <= self.nbytes or nbytes != stop - start:
-            raise ValueError(f"{nbytes} bytes for {start} to {stop} of {self.nbytes}")
+            raise ValueError(f"got {nbytes} bytes for bytes {start} to {stop} of {self.nbytes}")
         index, at = bisect.bisect_right(self._ends, start), start
         while at < stop:
             begin, end = self.layout.offsets[index], min(stop, self._ends[index])
@@ -130,7 +132,7 @@ class _Leaf:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where its bytes begin and end in the memory of this process."""
+        """The addresses of the leaf's first byte, and of the byte after its last one."""
         data = self.read_bytes()
         start = int(data.__array_interface__["data"][0])
         return start, start + data.nbytes
@@ -147,7 +149,7 @@ class _Leaf:
 
 
 class _Replaced(_Leaf):
-    """A leaf that a new object will replace: a number, or a read-only array."""
+    """A number or a read-only array, for which `Payload.result` makes a new object."""
 
     def __init__(self, value: Any, spec: TensorSpec, fresh: npt.NDArray[Any]) -> None:
         super().__init__(value, spec, _array_bytes(fresh))
@@ -160,7 +162,7 @@ class _Replaced(_Leaf):
 
 
 class _StagedArray(_Leaf):
-    """A copy of an array that is not contiguous or not in native byte order, until `finish`."""
+    """A leaf with a copy of an array that is not contiguous or not in native byte order."""
 
     def __init__(self, value: Any, spec: TensorSpec) -> None:
         super().__init__(value, spec, np.empty(0, np.uint8))
@@ -177,7 +179,7 @@ class _StagedArray(_Leaf):
         return self.read_bytes()
 
     def finish(self) -> object:
-        """Write the copy back, and return the user's object."""
+        """Write a changed copy back, and return the user's object."""
         if self._is_changed:
             self._write_back()
         return self.value
@@ -191,7 +193,7 @@ class _StagedArray(_Leaf):
 
 
 class _StagedTensor(_StagedArray):
-    """A copy on the CPU of a tensor that is on a device or has strides, until `finish`."""
+    """A leaf with a contiguous CPU copy of a tensor that is on a device or has other strides."""
 
     def _stage(self) -> None:
         tensor = self.value
@@ -230,14 +232,14 @@ def _rebuilt(value: Any, leaves: Iterator[_Leaf]) -> Any:
         items = {key: _rebuilt(value[key], leaves) for key in _sorted_keys(value, "")}
         if all(items[key] is value[key] for key in items):
             return value
-        changed = copy.copy(value)  # keeps the order of its keys, and what kind of dict it is
+        changed = copy.copy(value)  # keeps the class of the dict and the order of its keys
         changed.update(items)
         return changed
     if isinstance(value, list | tuple):
         parts = [_rebuilt(item, leaves) for item in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
-        return getattr(value, "_make", type(value))(parts)  # _make: of namedtuples
+        return getattr(value, "_make", type(value))(parts)  # `_make` is for namedtuples
     return next(leaves).finish()
 
 
@@ -262,7 +264,7 @@ def _number_leaf(value: Any, name: str, dtype: str) -> _Leaf:
         array = np.array(value, dtype)
     except OverflowError:
         raise ParametersError(
-            f"{_place(name)} must fit int64, not be an int of {value.bit_length()} bits [DPWA-E124]"
+            f"{_place(name)} must fit int64, but has {value.bit_length()} bits [DPWA-E124]"
         ) from None
     return _Replaced(value, TensorSpec(name, dtype, (), array.itemsize), array)
 
@@ -284,7 +286,7 @@ def _tensor_leaf(tensor: Any, name: str) -> _Leaf:
     _check_tensor(tensor, name)
     dtype = str(tensor.dtype).removeprefix("torch.")
     spec = TensorSpec(name, dtype, tuple(tensor.shape), tensor.element_size())
-    is_lazy = tensor.is_conj() or tensor.is_neg()  # what is in memory is not yet the values
+    is_lazy = tensor.is_conj() or tensor.is_neg()  # the memory has the values before conj or neg
     if tensor.is_cpu and tensor.is_contiguous() and not is_lazy:
         return _Leaf(tensor, spec, _tensor_bytes(tensor))
     return _StagedTensor(tensor, spec)
@@ -294,7 +296,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ParametersError(
-            f"{_place(name)} must be a dense tensor, not a sparse or nested one [DPWA-E124]"
+            f"{_place(name)} must be a dense tensor, not a sparse or nested tensor [DPWA-E124]"
         )
     if tensor.is_quantized or tensor.is_meta:
         raise ParametersError(
@@ -308,7 +310,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     if not tensor.is_contiguous() and any(size > 1 and not stride for size, stride in strides):
         raise ParametersError(
-            f"{_place(name)} must have memory for each element, not be expanded: use contiguous()"
+            f"{_place(name)} must have memory for each element, but is expanded. Use contiguous()"
             " [DPWA-E124]"
         )
 
@@ -327,7 +329,7 @@ def _array_bytes(array: Any) -> ByteArray:
 
 
 def _tensor_bytes(tensor: Any) -> ByteArray:
-    # A contiguous tensor of one element or none may have any stride: `view` would refuse it.
+    # If a tensor has at most one element, any stride is contiguous, but `view` refuses some.
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     data: ByteArray = flat.view(sys.modules["torch"].uint8).numpy()
     return data

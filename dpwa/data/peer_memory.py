@@ -1,4 +1,4 @@
-"""The shared memory of a peer on this host, which this process maps, pins and reads."""
+"""Reading of a peer's shared memory on this host, without a copy."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.errors import PeerError
 from dpwa.lifecycle import Closeable, uninterrupted
 
-ALIVE_FOR_S = 3.0  # three of the beats of an idle RxThread
-PIN_ATTEMPTS = 20  # each is lost only when the peer has published twice since it was begun
+ALIVE_FOR_S = 3.0  # an idle peer writes the time at a third of this interval (see RxThread)
+PIN_ATTEMPTS = 20  # an attempt fails only if the peer publishes twice during the attempt
 
 _NAME = re.compile(PREFIX + f"[0-9a-f]{{{NAME_DIGITS}}}")
 
 
 class NotMappedError(PeerError):
-    """A peer's shared memory cannot be mapped, because of a different host or a different owner."""
+    """A peer's shared memory cannot be mapped, because its host or its owner is a different one."""
 
 
 class PeerMemory(Closeable):
-    """The folder of a peer, if the peer has proved that it is its own, or `NotMappedError`.
+    """The shared folder of a peer. Raises `NotMappedError` if the folder is not the peer's own.
 
-    One thread pins while another may close. A pinned snapshot stays until it is released. `nonce`
-    must be on the board.
+    The proof is the `nonce` of the peer, which must be on the board in the folder. A thread may
+    close the folder while another thread pins. A pinned snapshot stays until it is released.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
         self.name = name
         self.nonce = nonce
-        # Reentrant: a signal handler may close the node while its thread is in here.
+        # Reentrant, because a signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
         self._segments: dict[int, _MappedSegment] = {}
-        self._pinned: dict[object, _MappedSegment] = {}  # what is locked, by who reads it
+        self._pinned: dict[object, _MappedSegment] = {}  # locked segments, by their reader
         self._folder, self._board = _open_folder(name, nonce, root)
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def is_alive(self, now: float) -> bool:
-        """Return whether the peer was at work recently, unlike one that is stopped."""
+        """Return whether the peer has run recently. A suspended process (SIGSTOP) has not."""
         return now - float(self._alive[0]) < ALIVE_FOR_S
 
     def read_news(self) -> bytes:
-        """Return the loss reports on the board, or b"" while they are being written."""
+        """Return the peer's loss reports, or b"" while the peer writes them."""
         before, total, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         start = NEWS_AT + NEWS_HEADER.size
         news = bytes(self._board[start : start + min(nbytes, NEWS_BYTES)])
@@ -74,12 +74,12 @@ class PeerMemory(Closeable):
         return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
-        """Lease the newest snapshot, or return `None` if there is none of this layout.
+        """Lease the snapshot of this version, or else the newest, or return `None`.
 
-        The lease keeps the publisher from writing to it, until it is released or this process ends.
-        If `version` is gone, a later one is leased, but never an earlier one. Each `reader` has one
-        lease at a time. The one before ends, because an interrupt may have lost every other
-        reference to it.
+        The snapshot must have this layout, and must not be older than `version`. The lease keeps
+        the publisher from writing to the snapshot until the lease is released or this process ends.
+        Each `reader` has one lease at a time. A new lease ends the reader's old lease, because an
+        interrupt may have lost all references to the old lease.
         """
         reader = object() if reader is None else reader
         with self._lock:
@@ -122,7 +122,7 @@ class PeerMemory(Closeable):
     def _pin(self, segment: _MappedSegment, layout: Layout, reader: object) -> Snapshot | None:
         if reader in self._pinned:
             self.unpin(reader)
-        # First: whatever comes in between, it can be given back, and is not closed meanwhile.
+        # Set this before locking, so that `unpin` works after an interrupt and no thread closes it.
         self._pinned[reader] = segment
         snapshot = segment.read_snapshot(layout, self.nonce) if segment.lock() else None
         if snapshot is None:
@@ -152,11 +152,11 @@ class PeerMemory(Closeable):
                 self._drop(keep=os.listdir(self._folder))  # noqa: PTH208  (a Path is no descriptor)
                 self._segments[number] = _MappedSegment(_open(f"slot-{number}", self._folder))
         except (OSError, ValueError):
-            return None  # replaced by another one meanwhile
+            return None  # the peer has replaced this slot by a new one
         return self._segments.get(number)
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of the slots that there are, the latest first."""
+        """Return the numbers of all existing slots, the newest slot first."""
         if self._folder < 0:
             return []
         names = os.listdir(self._folder)  # noqa: PTH208
@@ -164,7 +164,7 @@ class PeerMemory(Closeable):
         return sorted((int(slot) for slot in slots if slot.isdecimal()), reverse=True)
 
     def _drop(self, keep: Collection[str]) -> None:
-        """Unmap the segments whose files are gone."""
+        """Unmap the segments whose files are not in `keep`."""
         for number in [n for n in self._segments if f"slot-{n}" not in keep]:
             segment = self._segments.pop(number)
             segment.is_closing = True
@@ -173,40 +173,40 @@ class PeerMemory(Closeable):
 
 
 class PeerFiles(Closeable):
-    """Named segments in the folder of a peer, if the peer has proved that it is its own.
+    """Segments with names in the shared folder of a peer. Raises `NotMappedError` as `PeerMemory`.
 
-    A mapped segment stays readable as long as a reader holds it, even if the peer ends.
+    A reader can use a mapped segment as long as it likes, even after the peer has ended.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
         self._folder, _ = _open_folder(name, nonce, root)
 
     def map(self, name: str) -> ByteArray | None:
-        """Return the bytes of a segment, read-only, or `None` if there is none of this name."""
+        """Return the bytes of a segment, read-only, or `None` if no segment has this name."""
         if self._folder < 0:
             return None
         try:
             with uninterrupted():
                 memory = _mapped(name, self._folder, 0)
         except (OSError, ValueError):
-            return None  # or it is just being made
+            return None  # the peer may be creating the segment now
         if len(memory) <= PAGE_BYTES:
             return None
         return np.frombuffer(memory, np.uint8, offset=PAGE_BYTES)
 
     def close(self) -> None:
-        """Close the folder. Mapped memory stays."""
+        """Close the folder. Mapped memory stays mapped."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
 
 class _MappedSegment:
-    """One file of a peer, mapped copy-on-write, so that the peer's memory cannot be changed."""
+    """A file of a peer, mapped copy-on-write so that this process cannot change it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.is_closing = False  # as soon as nobody reads it
+        self.is_closing = False  # whether to close the file when its last reader unlocks it
         try:
             self.nbytes = os.fstat(fd).st_size
             prot = mmap.PROT_READ | mmap.PROT_WRITE
@@ -217,10 +217,10 @@ class _MappedSegment:
             raise
 
     def lock(self) -> bool:
-        """Keep the publisher from writing, unless it is about to. Return whether that worked."""
+        """Keep the publisher from writing. Return false if the publisher has the file locked."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
+        except (BlockingIOError, ValueError):  # ValueError: a signal handler has closed the file
             return False
         return True
 
@@ -231,13 +231,13 @@ class _MappedSegment:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file, which ends the lock. The memory is freed with its last view."""
+        """Close the file, which ends the lock. The memory is freed with the last view of it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def read_snapshot(self, layout: Layout, nonce: bytes) -> Snapshot | None:
-        """Return the snapshot that the header describes, or `None` if it is unsuitable."""
+        """Return the snapshot in this file, or `None` if its node or its layout is different."""
         header = SegmentHeader.unpack(self._map)
         if header is None or header.nonce != nonce or header.version == 0:
             return None
@@ -251,11 +251,11 @@ class _MappedSegment:
 
 def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
     if not _NAME.fullmatch(name):
-        raise NotMappedError("that is no name of a folder")
+        raise NotMappedError("the name of its shared folder is invalid")
     try:
         folder = os.open(root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise NotMappedError(f"its folder cannot be opened: {error.strerror}") from None
+        raise NotMappedError(f"its shared folder cannot be opened: {error.strerror}") from None
     try:
         return folder, _map_board(folder, nonce)
     except BaseException:
@@ -267,7 +267,7 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
     try:
         board = _mapped(BOARD, folder, PAGE_BYTES)
     except (OSError, ValueError) as error:
-        raise NotMappedError(f"its board cannot be mapped: {error}") from None
+        raise NotMappedError(f"the board in its shared folder cannot be mapped: {error}") from None
     if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
         raise NotMappedError("the shared folder with this name belongs to a different node")
     return board
@@ -282,9 +282,9 @@ def _mapped(name: str, folder: int, nbytes: int) -> mmap.mmap:
 
 
 def _open(name: str, folder: int) -> int:
-    """Open a file of this user only, so that no other user can shorten it while it is mapped."""
+    """Open a file if it belongs to this user. Other users could shorten it while it is mapped."""
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if os.fstat(fd).st_uid != os.geteuid():
         os.close(fd)
-        raise PermissionError(f"{name} belongs to another user")
+        raise PermissionError(f"{name} belongs to a different user")
     return fd

@@ -1,7 +1,7 @@
-"""Reduction: the sum, mean, maximum or minimum of images of bytes, element by element.
+"""Reductions: the elementwise sum, mean, maximum or minimum of several byte arrays.
 
-Everything is computed in order of the images, so that the result only depends on them. It is done
-tile by tile, so that a tile stays in the cache while all others are added to it.
+The arrays are combined in their order, so equal arrays give equal results. They are processed in
+tiles. A tile of the target stays in the cache while the same tile of each array is added to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TILE_BYTES = 256 * 1024
 Floats = npt.NDArray[np.float32]
 
 _UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
-_NARROW_ITEM_BYTES = {  # of floats that are too narrow to add up in
+_NARROW_ITEM_BYTES = {  # bytes of a value, for floats that are too narrow to compute sums in
     "float16": 2,
     "bfloat16": 2,
     "float8_e4m3fn": 1,
@@ -31,7 +31,7 @@ _NARROW_ITEM_BYTES = {  # of floats that are too narrow to add up in
     "float8_e4m3fnuz": 1,
     "float8_e5m2fnuz": 1,
 }
-_WITHOUT = {  # which kinds of numpy have no such operation, and what there is instead
+_WITHOUT = {  # for each operation, the dtype kinds of numpy that do not have it, and a remedy
     "sum": {"b": "use max or min"},
     "mean": {"b": "use max or min", "i": "use sum", "u": "use sum"},
     "max": {"c": "complex numbers have no order"},
@@ -40,11 +40,11 @@ _WITHOUT = {  # which kinds of numpy have no such operation, and what there is i
 
 
 def check_reducible(layout: Layout, op: str) -> None:
-    """Check that all tensors of a layout can be reduced by an operation.
+    """Check that an operation can reduce all tensors of a layout.
 
-    `UserError`: there is no such operation. `ParametersError`: a dtype has none: there is no mean
-    of integers, no sum or mean of bool, no maximum or minimum of complex numbers, and nothing of
-    bytes.
+    Raises `UserError` if the operation is unknown, and `ParametersError` if a dtype does not have
+    the operation. Integers have no mean, bool has no sum and no mean, complex numbers have no
+    maximum and no minimum, and bytes have no operation.
     """
     if op not in OPS:
         raise UserError(f"op must be one of {', '.join(OPS)}, not {op!r} [DPWA-E153]")
@@ -63,16 +63,16 @@ def reduce_into(
     by: int = 1,
     is_last: bool = False,
 ) -> None:
-    """Set target = op(target, *others) / by, element by element, in the order given.
+    """Set target = op(target, *others) / by, element by element, in the given order.
 
-    "mean" adds up like "sum", and `by` divides the sum. Floats narrower than float32 are computed
-    in float32 and rounded once, at the end. Integers wrap around. The maximum or minimum of NaN and
-    another number is NaN. The arrays are bytes, contiguous, and do not overlap. If they are not
-    aligned to the dtype, this is slow. `is_last`: the target comes after the one other, which
-    matters for the bits of NaN and of zero.
+    "mean" computes the sum, and `by` divides it. Floats narrower than float32 are computed in
+    float32 and rounded once, at the end. Integers wrap around. The maximum or minimum of NaN and a
+    number is NaN. The arrays must be contiguous bytes without overlap. The reduction is slow if an
+    array is not aligned to the dtype. `is_last` means that the target comes after the other array,
+    of which there must be one. The order changes the bits of NaN and of zero.
     """
     if any(other.nbytes != target.nbytes for other in others):
-        raise ValueError(f"{[other.nbytes for other in others]} bytes onto {target.nbytes}")
+        raise ValueError(f"{[other.nbytes for other in others]} bytes for {target.nbytes} bytes")
     reduce = _reduce_narrow if dtype in _NARROW_ITEM_BYTES else _reduce_plain
     ufunc = _UFUNCS[op]
     with np.errstate(all="ignore"):
@@ -82,7 +82,7 @@ def reduce_into(
 def combine(
     target: ByteArray, values: Sequence[ByteArray], dtype: str, op: str, *, by: int = 1
 ) -> None:
-    """Set target = op(*values) / by, like `reduce_into`, but without the old target."""
+    """Set target = op(*values) / by, like `reduce_into`, but without the target's old values."""
     if len(values) == 1 or dtype in _NARROW_ITEM_BYTES:
         target[:] = values[0]
         reduce_into(target, values[1:], dtype, op, by=by)
@@ -102,7 +102,7 @@ def _why_not(dtype: str, op: str) -> str | None:
     except TypeError:
         kind = "V"
     if kind not in tuple("biufc"):
-        return "nothing can be computed in this dtype"
+        return "no reduction supports this dtype"
     return _WITHOUT[op].get(kind)
 
 
@@ -119,7 +119,7 @@ def _reduce_plain(
         for other in theirs:
             ufunc(result, other[tile], out=result)
         if by > 1:
-            _divide(result.view(result.real.dtype), by)  # of complex numbers: both parts
+            _divide(result.view(result.real.dtype), by)  # a complex number becomes two floats
 
 
 def _reduce_narrow(
@@ -135,14 +135,14 @@ def _reduce_narrow(
 
 
 def _divide(values: npt.NDArray[np.floating[Any]], by: int) -> None:
-    if by & (by - 1) == 0:  # its inverse is exact, and multiplying is several times as fast
+    if by & (by - 1) == 0:  # the inverse of a power of 2 is exact, and multiplying is much faster
         np.multiply(values, 1 / by, out=values)
     else:
         np.divide(values, by, out=values)
 
 
 def _wide_tiles(target: ByteArray, dtype: str) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Yield which bytes a tile has, its values in float32, and room for as many others."""
+    """Yield each tile's range of bytes, its values in float32, and a buffer of the same shape."""
     item_bytes = _NARROW_ITEM_BYTES[dtype]
     rooms = np.empty((2, TILE_BYTES // 4), np.float32)
     for tile in _tiles(target.nbytes, rooms.shape[1] * item_bytes):

@@ -1,13 +1,13 @@
 """Segments: the memory of one snapshot, private to the process or mapped from a shared file.
 
-A file holds one page that describes the snapshot, then its bytes:
+A file starts with one page that describes the snapshot. The bytes of the snapshot follow:
 
     0     magic, nonce of the node, fingerprint, version, clock, loss, whether it is finite, nbytes,
           trace
     4096  the bytes
 
-Readers in other processes hold a shared `flock` on the file, the publisher an exclusive one. So
-bytes that are being read are never written, and the kernel frees the locks of ended processes.
+Readers in other processes hold a shared `flock` on the file, and a writer holds an exclusive one.
+So nothing is written while a process reads. The kernel frees the locks of a process that ends.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _UNCHECKED = 2
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    nonce: bytes  # of the node that owns the segment, `NONCE_BYTES` long
-    fingerprint: bytes  # of the layout
-    version: int  # 0 when there is no snapshot
-    progress: TrainingProgress  # of the node at that moment
-    is_finite: bool | None  # `None` when the publisher has not checked
+    nonce: bytes  # the nonce of the node that owns the segment, `NONCE_BYTES` long
+    fingerprint: bytes  # the fingerprint of the layout
+    version: int  # 0 if the segment holds no snapshot
+    progress: TrainingProgress  # the clock and loss of the node at that moment
+    is_finite: bool | None  # `None` if the publisher has not checked
     nbytes: int
 
     def pack(self) -> bytes:
@@ -62,10 +62,10 @@ class SegmentHeader:
 
     @classmethod
     def unpack(cls, page: mmap.mmap) -> SegmentHeader | None:
-        """Read the header of a mapped file. `None` if it is no segment, or is invalid."""
+        """Return the header of a mapped file, or `None` if the file has no valid header."""
         fields = _HEADER.unpack_from(page)
         magic, nonce, fingerprint, version, clock, loss, finite, nbytes, trace = fields
-        # As on the wire: another process has written it.
+        # The header is untrusted, because another process has written it.
         can_be = 0.0 <= clock <= MAX_CLOCK and version < 2**63 and loss != -math.inf
         if magic != _MAGIC or not can_be:
             return None
@@ -82,21 +82,24 @@ class Segment:
         self.data: ByteArray = np.zeros(nbytes, np.uint8)
 
     def try_claim(self) -> bool:
-        """Get the right to write, if no other process reads. `release` ends it."""
+        """Get the right to write, if no other process reads. `release` ends the right."""
         return True
 
     def describe(self, header: SegmentHeader) -> None:
-        """Describe the contents, for readers in other processes."""
+        """Write a description of the contents for readers in other processes."""
 
     def release(self) -> None:
-        """Let others read the contents, or nothing if they were not described."""
+        """Allow others to read the contents, if these were described."""
 
     def close(self) -> None:
-        """Free the memory. Readers keep it until they are done."""
+        """Free the memory. Readers can use the memory until they release it."""
 
 
 class SharedSegment(Segment):
-    """Memory for one snapshot in a file that other processes of this user can map, or `OSError`."""
+    """Memory for one snapshot, in a file that other processes of this user can map.
+
+    Raises `OSError` if the file cannot be made.
+    """
 
     is_shared = True
 
@@ -106,7 +109,7 @@ class SharedSegment(Segment):
         self._remove = remove
         self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            # Reserve the room now: to run out of it later would be a bus error.
+            # Reserve the memory now, because a lack of memory later would cause a bus error.
             os.posix_fallocate(self._fd, 0, PAGE_BYTES + nbytes)
             self._map = mmap.mmap(self._fd, PAGE_BYTES + nbytes)
         except BaseException:
@@ -116,25 +119,25 @@ class SharedSegment(Segment):
         self.data = np.frombuffer(self._map, np.uint8, offset=PAGE_BYTES)
 
     def try_claim(self) -> bool:
-        """Get the right to write, if no other process reads. `release` ends it."""
+        """Get the right to write, if no other process reads. `release` ends the right."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
+        except (BlockingIOError, ValueError):  # ValueError: a signal handler has closed the file
             return False
         self._map[: _HEADER.size] = bytes(_HEADER.size)
         return True
 
     def describe(self, header: SegmentHeader) -> None:
-        """Describe the contents, for readers in other processes."""
+        """Write a description of the contents for readers in other processes."""
         self._map[: _HEADER.size] = header.pack()
 
     def release(self) -> None:
-        """Let others read the contents, or nothing if they were not described."""
+        """Allow others to read the contents, if these were described."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Remove the file. Processes that have mapped it keep the memory until they are done."""
+        """Remove the file. Processes that have mapped it can use the memory until they unmap it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._remove(self.path)

@@ -1,12 +1,12 @@
-"""Shared memory of one node: a folder of segments, and a board with the number of the newest.
+"""The shared memory of a node: a folder of segments, and a board with the newest one's number.
 
     /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
                                   slot-1     a segment (see segments.py)
                                   slot-2
 
-The kernel frees the lock on the board when its owner ends, in any way. A folder whose board can be
-locked is stale, and a process that finds it removes it. Process ids would not suffice, because
-containers that share /dev/shm have separate ids.
+When the owner ends, for any reason, the kernel frees the owner's lock on the board. So a folder is
+stale if its board can be locked. Any process that finds a stale folder removes it. Process ids
+would not show this, because containers that share /dev/shm have separate process ids.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from dpwa.data.checksum import checksum
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, SharedSegment
 from dpwa.lifecycle import Closeable, is_locked
 
-SHARED_MEMORY_ROOT = Path("/dev/shm")  # noqa: S108  (it is where POSIX shared memory lives)
+SHARED_MEMORY_ROOT = Path("/dev/shm")  # noqa: S108  (the place of POSIX shared memory)
 PREFIX = "dpwa-"
 NAME_DIGITS = 32
 BOARD = "board"
 BOARD_MAGIC = b"dpwaboad"
-NEWEST_AT = 64  # where the board has the number of the newest slot
-ALIVE_AT = 72  # and the time when the node was last seen to be at work, in seconds
-NEWS_AT = 128  # what the node knows of others: a sequence number, odd while it is written, and
-NEWS_HEADER = struct.Struct("<QQI")  # a checksum and the length, then the bytes
+NEWEST_AT = 64  # offset on the board: the number of the newest slot
+ALIVE_AT = 72  # offset on the board: the time when the node last showed that it runs, in seconds
+NEWS_AT = 128  # offset on the board: the header of the loss reports, and then the reports
+NEWS_HEADER = struct.Struct("<QQI")  # a sequence number (odd during writes), a checksum, the length
 NEWS_BYTES = PAGE_BYTES - NEWS_AT - NEWS_HEADER.size
 UNFINISHED = ".new"
 UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The folder of one node, or `OSError`. The `nonce` proves to peers that it is its own."""
+    """The shared folder of this node. `nonce` proves to peers that it is. May raise `OSError`."""
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
         sweep(root)
@@ -58,14 +58,14 @@ class SharedMemory(Closeable):
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def allocate(self, nbytes: int) -> SharedSegment:
-        """Return a new segment, or raise `OSError` if there is no room."""
+        """Return a new segment, or raise `OSError` if there is too little memory."""
         number = next(self._numbers)
         return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
     def create(self, name: str, nbytes: int) -> SharedSegment:
         """Return a new segment that peers find by its name (see `PeerFiles`), or raise `OSError`.
 
-        It is closed with this memory, if not before.
+        `close` closes the segment if the caller has not closed it.
         """
         path = str(self._path / name)
         self._named[path] = segment = SharedSegment(path, 0, nbytes, self._remove)
@@ -75,32 +75,33 @@ class SharedMemory(Closeable):
         self._newest[0] = segment.number
 
     def beat(self, now: float) -> None:
-        """Note that this node is at work. `now` is of the machine's monotonic clock."""
+        """Tell peers that this node runs. `now` is the time of the machine's monotonic clock."""
         self._alive[0] = now
 
     def post_news(self, news: bytes) -> None:
-        """Put loss reports on the board, at most `NEWS_BYTES`. One thread calls this."""
+        """Write loss reports, at most `NEWS_BYTES`, to the board. Only one thread may call this."""
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
-        sequence += sequence % 2  # odd: the last time was cut short by an interrupt
+        sequence += sequence % 2  # the number is odd if an interrupt ended the last call
         start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)
         NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, total, len(news))
         self._board[start : start + len(news)] = news
         NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, total, len(news))
 
     def close(self) -> None:
-        """Remove the folder. Peers that have mapped a segment keep it until they are done."""
+        """Remove the folder. Peers can still use the segments that they have mapped."""
         if self._board_fd < 0:
             return
         for segment in [*self._named.values()]:
             segment.close()
-        if os.getpid() == self._owner:  # a forked child must not take it from its parent
+        if os.getpid() == self._owner:  # a forked child must not remove its parent's folder
             shutil.rmtree(self._path, ignore_errors=True)
         os.close(self._board_fd)
         self._board_fd = -1
 
     def _open_board(self) -> tuple[mmap.mmap, int]:
-        """Make the folder, under a temporary name until the board is locked, so that none sweeps
-        it.
+        """Create the folder, with a temporary name until the board is locked.
+
+        Without the temporary name, another process could remove the folder as stale.
         """
         unfinished = self._path.with_name(self.name + UNFINISHED)
         unfinished.mkdir(mode=0o700)
@@ -134,7 +135,7 @@ def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
 
 
 def remains(name: str, root: Path = SHARED_MEMORY_ROOT) -> bool:
-    """Remove the folder of this name if its node has ended. Return whether it is still there."""
+    """Remove the folder of this name if its node has ended. Return whether it still exists."""
     path = root / name
     if _is_stale(path):
         shutil.rmtree(path, ignore_errors=True)

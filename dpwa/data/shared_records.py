@@ -1,14 +1,13 @@
-"""Boards, which are small records in shared memory that one process writes and others read.
+"""Boards in shared memory. One process writes small records, and other processes read them.
 
-A board has a few slots. Each holds one record, with the number of the collective and the view of
-the record:
+A board has a few slots. A slot holds one record, with the collective's number and the view:
 
     0    sequence number, odd while the slot is written
     8    number, view, checksum and length of the record
     64   the record
 
-Other cores may see the bytes of a slot out of order, so the checksum covers everything, and the
-sequence number alone would not suffice.
+Another core may see the changes of a slot's bytes in a different order. So the sequence number is
+not enough, and a checksum covers all bytes of the slot.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ MAX_RECORD_BYTES = SLOT_BYTES - _RECORD_AT
 
 @dataclass(frozen=True)
 class Posted:
-    number: int  # of the collective that it belongs to
+    number: int  # the number of its collective
     view: bytes
     record: bytes
 
 
 class BoardWriter:
-    """The board of this process, in memory of `BOARD_BYTES` that others may have mapped."""
+    """The board of this process, in memory of `BOARD_BYTES` that other processes can map."""
 
     def __init__(self, memory: ByteArray) -> None:
         self._memory = memory.data
         self._sequences = [0] * SLOTS
 
     def post(self, slot: int, posted: Posted) -> None:
-        """Put a record into a slot, in place of the one before. One thread calls this at a time."""
+        """Replace the record in a slot. Only one thread at a time may call this."""
         start = slot * SLOT_BYTES
         self._sequences[slot] += 2
         sequence, record = self._sequences[slot], posted.record
@@ -65,7 +64,7 @@ class BoardReader:
         self._known: list[tuple[int, Posted] | None] = [None] * SLOTS
 
     def read_slot(self, slot: int) -> Posted | None:
-        """Return the record in a slot, or `None` if there is none, or it is being written."""
+        """Return the record in a slot, or `None` if the slot is empty or being written."""
         start = slot * SLOT_BYTES
         header = _SLOT.unpack_from(self._memory, start)
         sequence, number, view, total, nbytes = header

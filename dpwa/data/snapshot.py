@@ -1,10 +1,10 @@
-"""Leased snapshots. Publishing never waits for a reader, and no reader sees a torn snapshot.
+"""Leased snapshots. Publishing never waits for a reader, and a reader never sees a torn snapshot.
 
 Publishing writes into a slot without readers and makes it the newest. Reading leases the newest
-slot, which keeps it from being written until the lease is released. A reader that keeps a slot for
-longer than `lease_s` after a newer one arrived loses it. The slot then gets other memory, and the
-old memory stays unchanged until that reader is done. If readers hold every slot, the round is
-skipped and counted, and the trainer continues.
+slot, which keeps the publisher from writing to it until the lease is released. A reader loses a
+slot if it keeps the slot for longer than `lease_s` after a newer snapshot arrived. Then the slot
+gets new memory, and the old memory stays unchanged until the reader releases it. If readers hold
+every slot, the publisher skips the round and counts it, and the trainer continues.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ Condition = Callable[[], bool]
 class MergeTerms:
     """The terms of a merge of a peer's snapshot."""
 
-    factor: float  # weight f of the peer, from 0 to 1
-    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer - d *
-    # published - (1 - d) * own); `None`: they are interpolated
+    factor: float  # the weight f of the peer, from 0 to 1
+    # The bytes of this node's snapshot, shape `(nbytes,)`. With them, parameters become
+    # own + f * (peer - d * published - (1 - d) * own). With `None`, parameters are interpolated.
     published: ByteArray | None = None
-    buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
+    buffers: float | None = None  # the weight of the peer's buffers, or `None` to use `factor`
     delta: float = 1.0  # d, from 0 to 1
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    version: int  # 1 for the first that a node publishes, then rising by 1; never interpolated
-    progress: TrainingProgress  # clock and loss at that moment
+    version: int  # 1 for a node's first snapshot, and 1 more for each later snapshot
+    progress: TrainingProgress  # the clock and loss at that moment
     layout: Layout
     data: ByteArray  # the bytes, shape `(nbytes,)`; read-only by agreement
-    is_finite: bool | None = None  # `None` when the publisher has not checked
-    # of the pieces that readers were sent as they are, by where they begin
+    is_finite: bool | None = None  # `None` if the publisher has not checked
+    # for each piece that was sent without a codec, its first byte and its checksum
     checksums: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 class SnapshotCopy(Protocol):
-    """Parameters on their way into a slot, from a device that needs no help with it."""
+    """A running copy of parameters into a slot, such as an asynchronous copy from a GPU."""
 
     def is_ready(self) -> bool:
         """Return whether all copies are complete, without waiting."""
@@ -66,7 +66,7 @@ class SnapshotCopy(Protocol):
 
 @dataclass(frozen=True)
 class FinishedCopy:
-    """Parameters that are there already."""
+    """A copy of parameters that was complete from the beginning."""
 
     is_finite: bool | None
 
@@ -82,7 +82,7 @@ def _now() -> bool:
 
 
 class Lease:
-    """The right to read one snapshot. Release it (or leave its `with` block) when done."""
+    """The right to read one snapshot. Release it, or leave its `with` block, after reading."""
 
     def __init__(
         self, snapshot: Snapshot, end: Callable[[], None] | None = None, *, is_shared: bool = False
@@ -94,15 +94,15 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Whether the memory may be written again."""
+        """Whether the publisher may write to the memory again."""
         return self._once is not None and self._once()
 
     def release(self, once: Condition = _now) -> None:
-        """Give the slot back as soon as `once` is true. Further calls have no effect."""
+        """End the lease as soon as `once` returns true. Further calls have no effect."""
         if self._once is None:
             self._once = once
         if self._end is not None:
-            self._end()  # again, too: the last time may have been cut short
+            self._end()  # in every call, because an interrupt may have stopped the last call
 
     def __enter__(self) -> Snapshot:
         return self.snapshot
@@ -117,11 +117,11 @@ class Lease:
 
 
 class _Slot:
-    """A place for one snapshot. Its memory may be exchanged, never written while it is read."""
+    """The memory for one snapshot. Nothing writes to the memory while a reader has a lease."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.snapshot: Snapshot | None = None  # none while it is written to
+        self.snapshot: Snapshot | None = None  # `None` while the publisher writes to the slot
         self.superseded_at = 0.0
         self._leases: list[Lease] = []
 
@@ -144,11 +144,11 @@ class _Slot:
 class SnapshotPool(Closeable):
     """A bounded set of slots, shared by one publisher and any number of readers.
 
-    A slot that is being written is only marked by having no snapshot. So a publisher that an
-    interrupt has stopped leaves nothing behind, and the next call uses the same slot again. There
-    are at least 2 slots (3: the newest, one still being read, and one to write into). Memory is
-    allocated when it is needed. `shared`: the folder of the slots, for other processes to map, or
-    `None` for private memory.
+    The only mark of a slot that is being written is that it has no snapshot. So if an interrupt
+    stops the publisher, nothing stays locked, and the next call uses the same slot. There must be
+    at least 2 slots. With 3 slots, one can be the newest, one read and one written. Memory is
+    allocated when it is first needed. `shared` is a folder of slots that other processes can map,
+    and `None` means private memory.
     """
 
     def __init__(
@@ -159,22 +159,22 @@ class SnapshotPool(Closeable):
         shared: SharedMemory | None = None,
     ) -> None:
         if slots < 2:
-            raise ValueError(f"a pool needs 2 slots or more, one to read and one to write: {slots}")
+            raise ValueError(f"a pool needs at least 2 slots (to read and to write), not {slots}")
         self._clock = clock
         self._lease_s = lease_s
-        self.most_slots = slots  # snapshots at once, beside those that were lost to their readers
-        self.shared = shared  # the folder that other processes can map, if there is one
-        # Reentrant: a signal handler may close the node while its thread is in here.
+        self.most_slots = slots  # the maximum number of slots, without those in `_lost`
+        self.shared = shared  # the folder that other processes can map, or `None`
+        # Reentrant, because a signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
         self._slots: list[_Slot] = []
-        self._lost: list[_Slot] = []  # whose readers have kept them for too long
+        self._lost: list[_Slot] = []  # the slots that readers have kept for more than `lease_s`
         self._newest: _Slot | None = None
-        # To be the newest once it is complete.
+        # the slot that becomes the newest when its copy is complete
         self._pending: tuple[_Slot, Snapshot, SnapshotCopy] | None = None
         self.is_finite: bool | None = None
-        self.version = 0  # of the newest snapshot; 0 before the first
-        self.skipped = 0  # snapshots that were not published because readers held every slot
-        self._was_short = False  # of memory
+        self.version = 0  # the version of the newest snapshot, or 0 before the first one
+        self.skipped = 0  # the number of snapshots that the publisher skipped for lack of a slot
+        self._was_short = False  # whether the warning of too little memory was logged
         self._is_closed = False
 
     def publish_snapshot(
@@ -184,12 +184,12 @@ class SnapshotPool(Closeable):
         progress: TrainingProgress,
         write: Callable[[ByteArray], SnapshotCopy],
     ) -> Snapshot | None:
-        """Let `write` fill a free slot of `nbytes` bytes, and make it the newest once it is full.
+        """Let `write` fill a free slot of `nbytes` bytes. The full slot becomes the newest.
 
-        Returns the snapshot, which is complete after `settle` and unchanged until the next one is
-        published. Returns `None` if every slot is being read, or the one before is not complete.
-        Then the round is skipped. If `write` raises, nothing is published and the error passes
-        through.
+        Returns the snapshot. It is complete after `settle`, and does not change until the next
+        snapshot is published. Returns `None`, and skips the round, if every slot is being read or
+        the last snapshot is not complete. If `write` raises an error, no snapshot is published, and
+        this method raises the error.
         """
         slot = self._claim(nbytes)
         if slot is None:
@@ -203,7 +203,7 @@ class SnapshotPool(Closeable):
         return snapshot
 
     def resume(self, version: int) -> None:
-        """Number snapshots from this version on, if none has a higher one."""
+        """Give the next snapshot the version `version + 1`, or a higher version."""
         with self._lock:
             self.version = max(self.version, version)
 
@@ -217,13 +217,13 @@ class SnapshotPool(Closeable):
             self._commit_if_ready()
 
     def newest(self) -> Lease | None:
-        """Lease the newest snapshot that is complete, or return `None` before the first one."""
+        """Lease the newest complete snapshot, or return `None` if there is none yet."""
         with self._lock:
             self._commit_if_ready()
             return None if self._newest is None else self._lease(self._newest)
 
     def at(self, version: int) -> Lease | None:
-        """Lease the snapshot of this version, as long as its slot was not written again."""
+        """Lease the snapshot of this version, or return `None` if no slot holds it any more."""
         with self._lock:
             self._commit_if_ready()
             for slot in self._slots:
@@ -232,14 +232,14 @@ class SnapshotPool(Closeable):
         return None
 
     def layout(self) -> Layout | None:
-        """Return the layout of the newest snapshot, or `None` before the first one."""
-        with self._lock:  # without a lease, which an interrupt would leave behind
+        """Return the layout of the newest snapshot, or `None` if there is none yet."""
+        with self._lock:  # without a lease, which an interrupt would leave open
             self._commit_if_ready()
             snapshot = None if self._newest is None else self._newest.snapshot
             return None if snapshot is None else snapshot.layout
 
     def report(self) -> JsonObject:
-        """Describe the memory in plain data: bytes of the slots, and of those that were lost."""
+        """Return the number and bytes of the slots, and of the slots lost to slow readers."""
         with self._lock:
             return {
                 "slots": len(self._slots),
@@ -255,9 +255,7 @@ class SnapshotPool(Closeable):
             self._is_closed = True
             try:
                 if self._pending is not None:
-                    self._pending[
-                        2
-                    ].wait_complete()  # nothing may be written to memory that is gone
+                    self._pending[2].wait_complete()  # a device must not write to freed memory
             finally:
                 for slot in (*self._slots, *self._lost):
                     slot.segment.close()
@@ -265,7 +263,7 @@ class SnapshotPool(Closeable):
                     self.shared.close()
 
     def _claim(self, nbytes: int) -> _Slot | None:
-        """Reserve a slot for writing, but never the newest one."""
+        """Reserve a slot to write to. It is never the newest slot."""
         with self._lock:
             if self._is_closed:
                 return None
@@ -282,13 +280,13 @@ class SnapshotPool(Closeable):
                 return self._make(nbytes)
 
     def _make(self, nbytes: int) -> _Slot | None:
-        """Take memory for one more slot, if there may be one, in place of those that do not fit."""
+        """Make a slot of `nbytes` bytes unless there are too many. Free slots of other sizes."""
         for slot in [s for s in self._slots if s is not self._newest]:
             if slot.segment.data.nbytes != nbytes and slot.try_claim():
-                slot.segment.close()  # of a model that had another size
+                slot.segment.close()  # because the model had a different size before
                 self._slots.remove(slot)
         is_full = len(self._slots) >= self.most_slots and not self._lose_one()
-        if is_full or self._is_closed:  # by a signal handler, meanwhile
+        if is_full or self._is_closed:  # a signal handler may have closed the pool just now
             return None
         try:
             slot = _Slot(self._allocate(nbytes))
@@ -300,16 +298,16 @@ class SnapshotPool(Closeable):
         return slot
 
     def _short_of_memory(self, nbytes: int) -> None:
-        """Do without a snapshot in this round if there is an earlier one."""
-        text = f"no memory for a snapshot of {nbytes} bytes"
+        """Log that a snapshot is skipped. Raise `UserError` if it would have been the first."""
+        text = f"there is too little memory for a snapshot of {nbytes} bytes"
         if self._newest is None:
-            raise UserError(f"{text}, of which a node keeps 2 or more [DPWA-E312]") from None
+            raise UserError(f"{text}. A node needs two snapshots or more [DPWA-E312]") from None
         if not self._was_short:
             self._was_short = True
-            log.warning("%s, so peers read an earlier one [DPWA-W092]", text)
+            log.warning("%s, so peers read the previous one [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
-        """Set a slot aside whose readers had it for too long. It counts until they are done."""
+        """Move a slot that readers keep for too long to `_lost`, until the readers release it."""
         if len(self._lost) >= self.most_slots:
             return False
         end = self._clock.now() - self._lease_s
@@ -333,8 +331,8 @@ class SnapshotPool(Closeable):
             return self.shared.allocate(nbytes)
         except OSError as error:
             log.warning(
-                "no room for %d bytes of shared memory (%s), so snapshots can only be streamed"
-                " [DPWA-W021]",
+                "there is too little shared memory for %d bytes (%s), so peers can only get "
+                "snapshots as a stream [DPWA-W021]",
                 nbytes,
                 error.strerror,
             )

@@ -111,7 +111,7 @@ def test_a_joiner_with_another_base_is_told_once_and_starts_with_its_own(caplog)
             assert are_equal(state_of(two), own)
     (text,) = [text for text in caplog.messages if "w2: starts with its own model" in text]
     assert "w1 has a different one (first difference: the frozen parameters: here 4 " in text
-    assert "load the same ones, in the same dtype, on all nodes" in text
+    assert "Load the same frozen parameters, in the same dtype, on all nodes" in text
 
 
 def in_half(net):
@@ -125,7 +125,7 @@ def in_half(net):
     [
         (model(2, base=1), {}, "the frozen parameters: here 4 tensors, 33280 bytes, digest "),
         (in_half(model(2)), {}, "there 4 tensors, 16640 bytes"),
-        (model(2), {"state": "all"}, "`state: trainable` is set here only; set it on all"),
+        (model(2), {"state": "all"}, "`state: trainable` is set only here. Set it in the same way"),
     ],
     ids=["another base", "the base in another dtype", "only one node has it"],
 )

@@ -1,11 +1,12 @@
-"""Codecs, which make the pieces of a snapshot smaller for the wire.
+"""Codecs make the pieces of a snapshot smaller for the network.
 
     none    unchanged
     fp16    16-bit floats with 11 significant bits, up to 65504
     bf16    16-bit floats with 8 significant bits, in the range of float32
     int8    8-bit integers and one scale for every 256 values
 
-docs/links.md compares them. Add one of your own under a name that configurations can use:
+docs/links.md compares them. You can register your own codec under a name, which configurations can
+then use:
 
 >>> from dpwa.data.codecs import Codec, register_codec
 >>> @register_codec("mine")
@@ -15,7 +16,7 @@ docs/links.md compares them. Add one of your own under a name that configuration
 ...     def decode(self, payload, dtype, room):
 ...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.sizes
 
-The names are known without torch, which is imported when the first codec is made.
+The list of names does not need torch. Making the first codec imports torch.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _REGISTRY: Registry[Callable[[], Codec]] = Registry("codec")
 
 
 def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
-    """Return a decorator that makes a codec available to configurations as `codec: NAME`.
+    """Return a decorator that registers a codec, so that configurations can set `codec: NAME`.
 
-    It decorates a class, or a function that makes an object.
+    The decorator is for a codec's class, or for a function that makes a codec.
 
     Raises:
-        UserError: a different codec already has this name.
+        UserError: a different codec has this name.
     """
 
     def register(make: MakeCodec) -> MakeCodec:
@@ -51,14 +52,14 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
 
 
 def codec(name: str) -> Codec:
-    """Make the codec of this name, which belongs to one thread, or raise `UnknownNameError`."""
+    """Make the codec of this name, for one thread. Raise `UnknownNameError` if there is none."""
     made = _REGISTRY.get(name)()
     made.name = name
     return made
 
 
 def codec_names() -> tuple[str, ...]:
-    """Names of all registered codecs, in the order of registration."""
+    """Return the names of all registered codecs, in the order of registration."""
     return _REGISTRY.names()
 
 

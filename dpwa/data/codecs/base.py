@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 from dpwa.types import Frame
 
-if TYPE_CHECKING:  # `codec_names()` is asked for where numpy is not needed
+if TYPE_CHECKING:  # because `codec_names()` must not import numpy
     from dpwa.data.segments import ByteArray
 
 
 class Codec(ABC):
-    """Makes the pieces of a snapshot smaller for the wire, and restores the pieces.
+    """Makes the pieces of a snapshot smaller for the network, and restores the pieces.
 
-    A piece is the bytes of values of one dtype, named as in a `Layout` ("float32", "bfloat16",
-    "bytes"), not empty. Both ends know its size and dtype before the payload arrives.
+    A piece consists of the bytes of values of one dtype, and is never empty. A dtype has the same
+    name as in a `Layout`, such as "float32", "bfloat16" or "bytes". The sender and the receiver
+    know the size and the dtype of a piece before the payload arrives.
 
-    Threads: `encode` may keep scratch memory in the object, so only one thread encodes. `decode`
-    keeps nothing, so any number of threads decode, each into its own buffer.
+    Threads: `encode` may keep buffers in the codec, so only one thread may call `encode`. `decode`
+    keeps no data, so several threads may call `decode`, each with its own buffer.
 
     Attributes:
-        name: the name under which it was made.
+        name: the name of the codec in configurations.
     """
 
     name: str
@@ -30,27 +31,28 @@ class Codec(ABC):
     def encode(self, piece: ByteArray, dtype: str) -> ByteArray:
         """Return the payload for one piece.
 
-        The payload is `piece` itself or separate memory, which does not change while anything
-        refers to it. So it can be sent without a copy.
+        The payload is `piece` itself, or separate memory. Separate memory does not change while an
+        object refers to it, so the caller can send the payload without a copy.
 
         Args:
-            piece: the values, shape `(nbytes,)`, which are only read.
-            dtype: of the values.
+            piece: the bytes of the values, shape `(nbytes,)`. `encode` does not change them.
+            dtype: the dtype of the values.
         """
 
     @abstractmethod
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Decode a payload to a piece of as many bytes as `room` has, and return it.
+        """Decode a payload to a piece with as many bytes as `room`, and return the piece.
 
-        The result is a view of `payload`, or it is `room`. You may only read it, and only until one
-        of them changes. No sizes in the payload cause allocations.
+        The piece is a view of `payload`, or is `room` itself. The caller may read the piece until
+        `payload` or `room` changes, and may not write to it. `decode` allocates no memory for sizes
+        that the payload states.
 
         Args:
-            payload: untrusted bytes, checked before use.
-            dtype: of the values.
-            room: memory to decode into, writable, shape `(nbytes,)`.
+            payload: untrusted bytes, which `decode` checks before use.
+            dtype: the dtype of the values.
+            room: a writable buffer for the piece, shape `(nbytes,)`.
 
         Raises:
-            ProtocolError: the payload is not of a piece of this size and dtype. `room` is
+            ProtocolError: the payload does not fit a piece of this size and dtype. `room` is
                 unchanged.
         """

@@ -1,4 +1,4 @@
-"""The codecs `fp16` and `bf16`: 16-bit floats in place of wider ones."""
+"""The codecs `fp16` and `bf16`: 16-bit floats instead of wider floats."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from dpwa.types import Frame
 
 
 class Half(Codec):
-    """Rounds float32 and float64 to the nearest 16-bit float. Other dtypes pass unchanged.
+    """Rounds float32 and float64 to the nearest 16-bit float, and leaves other dtypes unchanged.
 
     A payload has 2 bytes for each value. The error of a value x is at most
 
         fp16   2^-11 |x|, or 2^-25 where |x| < 2^-14
         bf16   2^-8 |x|, or 2^-134 where |x| < 2^-126
 
-    while |x| is at most the largest finite one, 65504 or 3.39e38. Finite values beyond that become
-    the largest one, so that they stay finite. Infinities and NaN are kept. float64 is rounded to
-    float32 first, which adds 2^-24 |x|, or 2^-150 if that is more. Source of the formats: IEEE 754
-    binary16; Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
+    if |x| is at most the largest finite number, which is 65504 for fp16 and 3.39e38 for bf16.
+    Larger finite values become the largest finite number. Infinities and NaN are kept. float64 is
+    first rounded to float32, which adds an error of 2^-24 |x|, or 2^-150 if that is more. Sources
+    of the formats: IEEE 754 binary16, and Kalamkar et al., "A Study of BFLOAT16 for Deep Learning
+    Training" (2019).
     """
 
     def __init__(self, on_the_wire: str) -> None:
@@ -39,7 +40,7 @@ class Half(Codec):
         return payload
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Return `room` with the values widened again, each exactly."""
+        """Convert the payload's values to `dtype`, without an error, and return them in `room`."""
         if not _is_wide(dtype):
             return exactly(payload, room.nbytes)
         values = tensor_over(room, FLOATS[dtype])
@@ -48,9 +49,9 @@ class Half(Codec):
         return room
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values, limited to the range of the narrow dtype. Not finite ones are kept."""
+        """Limit finite values to the range of the narrow dtype. Keep infinities and NaN."""
         low, high = torch.aminmax(values)
-        if -self._largest <= float(low) and float(high) <= self._largest:  # not so if one is NaN
+        if -self._largest <= float(low) and float(high) <= self._largest:  # false if a value is NaN
             return values
         limited = values.clamp(-self._largest, self._largest)
         return torch.where(values.isinf(), values, limited)

@@ -1,4 +1,4 @@
-"""The codec `int8`: 8-bit integers, and a scale for each block of values."""
+"""The codec `int8`: 8-bit integers, with a scale for each block of values."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from dpwa.data.codecs.tensor_views import FLOATS, PayloadMemory, Scratch, tensor
 from dpwa.data.segments import ByteArray
 from dpwa.types import Frame
 
-# With blocks of 128 values, the error is 7 % smaller and float32 shrinks 3.88 and not 3.94 times.
+# Blocks have 256 values. With 128 values, the error would be 7 % smaller, but float32 would shrink
+# by a factor of 3.88 instead of 3.94.
 LARGEST_CODE = 127
-# A little less than 1/127, so that no rounding makes 127 * scale overflow.
+# A little less than 1/127, so that rounding cannot make 127 * scale overflow.
 SCALE_OF_LARGEST = (1.0 - 2.0**-20) / LARGEST_CODE
 
 
 class Int8(Codec):
     """Rounds each value to the nearest of 255 multiples of its block's scale, absmax / 127.
 
-    For the scale s of a block of 256 values, of which absmax is the largest magnitude:
+    A block has 256 values and one scale s, and absmax is the largest magnitude in the block:
 
         code = round(x / s)     decoded = code * s     |decoded - x| <= s / 2 = absmax / 254
 
-    up to the rounding of the floats themselves. No scale is smaller than the smallest normal
-    number, so a block below 127 times that (1.5e-36 in float32) has an error of at most half of it.
-    Halfway cases go to the even code. Equal pieces give equal payloads. A block with a NaN or an
-    infinity has such a scale, and every value of it decodes to NaN or an infinity.
+    The rounding errors of the floats themselves are added to this bound. A scale is at least the
+    smallest normal number. So if all magnitudes in a block are less than 127 times this number
+    (1.5e-36 in float32), the error is at most half of this number. A value halfway between two
+    codes gets the even code. Equal pieces give equal payloads. In a block with a NaN or an
+    infinity, every value decodes to NaN or an infinity, because the scale is not finite.
 
-    A payload is the scales (float32; float64 for float64) and then one byte for each value. 16-bit
-    floats are scaled in float32 and rounded once more when decoded. Other dtypes pass unchanged.
+    A payload has all scales first, then one byte for each value. Scales are float32, or float64 if
+    the values are float64. 16-bit floats are scaled in float32, and rounded a second time when
+    they are decoded. Other dtypes are left unchanged.
     Source: block-wise quantization of Dettmers et al., "8-bit Optimizers via Block-wise
     Quantization" (2022), with evenly spaced codes.
     """
@@ -63,7 +66,7 @@ class Int8(Codec):
 def _quantize(
     rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, room: torch.Tensor
 ) -> None:
-    """Set scales, shape `(rows, 1)`, and codes, shape `(rows, values)`, with `room` as scratch."""
+    """Compute scales, shape `(rows, 1)`, and codes, shape `(rows, values)`. Overwrite `room`."""
     values = rows if rows.dtype == room.dtype else room.copy_(rows)
     torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True), out=scales)
     scales.mul_(SCALE_OF_LARGEST).clamp_(min=torch.finfo(scales.dtype).tiny)
@@ -74,8 +77,8 @@ def _quantize(
 def _blocks(
     values: torch.Tensor, payload: ByteArray, *others: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield values, codes, scales and others, first all whole blocks, then the rest."""
-    at = payload.nbytes - values.numel()  # a byte for each value
+    """Yield values, codes, scales and `others` of all whole blocks, then those of the last one."""
+    at = payload.nbytes - values.numel()  # because each value has a code of one byte
     scales = tensor_over(payload[:at], wide(values.dtype)).view(-1, 1)
     flat = [values, tensor_over(payload[at:], torch.int8), *others]
     blocks, rest = divmod(values.numel(), BLOCK_VALUES)

@@ -9,7 +9,7 @@ from dpwa.types import Frame
 
 
 class Plain(Codec):
-    """Changes nothing and copies nothing. Payload and piece are the same bytes, of any dtype."""
+    """Returns each piece unchanged and without a copy, for all dtypes."""
 
     def encode(self, piece: ByteArray, dtype: str) -> ByteArray:  # noqa: ARG002
         return piece

@@ -1,4 +1,4 @@
-"""Sizes and arrays of payloads, without torch, which encodes them."""
+"""Sizes of payloads, and checks of these sizes. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dpwa.errors import ProtocolError
 from dpwa.types import Frame
 
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a value
-BLOCK_VALUES = 256  # of `int8`, which share a scale; see dpwa.data.codecs.int8
+BLOCK_VALUES = 256  # values of `int8` that share a scale; see dpwa.data.codecs.int8
 
 
 def payload_bytes(codec: str, nbytes: int, dtype: str) -> int:
-    """Return the number of bytes of an encoded piece. For a plugin's codec, that of the piece."""
+    """Return the bytes of an encoded piece, or `nbytes` if the codec is not one of dpwa's."""
     values = nbytes // WIDTHS.get(dtype, 1)
     if codec in ("fp16", "bf16") and dtype in ("float32", "float64"):
         return 2 * values
@@ -27,5 +27,5 @@ def exactly(payload: Frame, nbytes: int) -> ByteArray:
     """Return a view of a payload, or raise `ProtocolError` if it does not have this size."""
     size = memoryview(payload).nbytes
     if size != nbytes:
-        raise ProtocolError(f"the payload of a piece has {size} bytes and must have {nbytes}")
+        raise ProtocolError(f"the payload of a piece has {size} bytes, but must have {nbytes}")
     return np.frombuffer(payload, np.uint8)

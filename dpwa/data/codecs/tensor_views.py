@@ -1,4 +1,4 @@
-"""Bytes seen as tensors, for codecs."""
+"""Tensors on the memory of bytes, and reusable memory for the payloads of codecs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from dpwa.data.segments import ByteArray
 
 FLOATS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in WIDTHS}
 
-KEPT_PAYLOADS = 16  # more than are usually on their way at once
+KEPT_PAYLOADS = 16  # a node usually sends fewer payloads at the same time
 
 
 def tensor_over(data: ByteArray, dtype: torch.dtype) -> torch.Tensor:
-    """Return the bytes as a flat tensor in the same memory, or a copy if it is read-only."""
+    """Return a flat tensor on the memory of `data`, or on a copy if `data` is read-only."""
     return torch.from_numpy(data if data.flags.writeable else data.copy()).view(dtype)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in, which is float32, or float64 for itself."""
+    """Return the dtype to compute in, which is float64 for float64, and otherwise float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class PayloadMemory:
-    """Memory for payloads, which is reused when nothing refers to it any more.
+    """Memory for payloads. The memory is reused when no object refers to its payload any more.
 
-    A socket may hold a payload long after it was sent. Fresh memory from the system would take
-    several times as long as the encoding itself.
+    A socket may hold a payload for a long time after it was sent. To allocate new memory for each
+    payload would take several times as long as the encoding itself.
     """
 
     def __init__(self) -> None:
         self._free: deque[ByteArray] = deque(maxlen=KEPT_PAYLOADS)
 
     def allocate_array(self, nbytes: int) -> ByteArray:
-        """Return an array of any content, whose memory is reused after the last view of it."""
+        """Return an uninitialized array, whose memory is reused when its last view is deleted."""
         memory = self._free.pop() if self._free else None
         if memory is None or memory.nbytes < nbytes:
             memory = np.empty(nbytes, np.uint8)
@@ -44,7 +44,7 @@ class PayloadMemory:
 
 
 class _Loan:
-    """The base of an array's views, which ends with the last view, in any thread."""
+    """Owns the memory of an array and its views. Python deletes it after the last view."""
 
     def __init__(self, memory: ByteArray, nbytes: int, free: deque[ByteArray]) -> None:
         self.__array_interface__ = memory[:nbytes].__array_interface__
@@ -56,13 +56,13 @@ class _Loan:
 
 
 class Scratch:
-    """Memory that is used again for every piece."""
+    """A buffer that a codec reuses for every piece."""
 
     def __init__(self) -> None:
         self._data = torch.empty(0, dtype=torch.uint8)
 
     def borrow_tensor(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a flat tensor of any content, to be used until the next call."""
+        """Return an uninitialized flat tensor, which the caller may use until the next call."""
         nbytes = elements * dtype.itemsize
         if self._data.numel() < nbytes:
             self._data = torch.empty(nbytes, dtype=torch.uint8)

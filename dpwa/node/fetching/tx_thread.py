@@ -502,7 +502,7 @@ class TxThread(NodeThread):
         self.fetcher.give_up(Outcome.BUSY)
         if not self._was_short:
             self._was_short = True
-            text = "no memory for a snapshot of %s, which %s does not merge: %s [DPWA-W092]"
+            text = "there is too little memory for a snapshot of %s, so %s skips it: %s [DPWA-W092]"
             log.warning(text, channel.peer, self._context.name, error)
 
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
