@@ -203,7 +203,7 @@ class GradientAveraging(Closeable):
             ]:
                 pass
             case _:
-                raise ProtocolError(f"{peer} sent no valid state")
+                raise ProtocolError(f"the state that {peer} sent is invalid")
         for target in (self._training.model(), self._training.optimizer_target()):
             match images.get(target.part):
                 case [np.ndarray() as image, bytes(numbers)]:

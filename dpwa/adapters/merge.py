@@ -70,7 +70,7 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
     if not algorithm.has_center:
         raise UserError(
             f"`algorithm: {name}` has no center. Use an algorithm that pulls nodes to a center, "
-            "such as `algorithm: elastic` (AllReduceEA and EASGD have copy_center) [DPWA-E145]"
+            "such as `algorithm: elastic`. AllReduceEA and EASGD have copy_center [DPWA-E145]"
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(

@@ -363,11 +363,11 @@ class ModuleState:
         # With the largest elements first, each tensor is aligned without padding.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         if not any(e.tensor.numel() for e in entries if not e.is_buffer):
-            found = "all are empty" if any(not e.is_buffer for e in entries) else "it has none"
+            found = " that is not empty" if any(not e.is_buffer for e in entries) else ""
             if self._may_be_sharded:
-                found += " on this rank. Shard it over fewer ranks"
+                found += " on this rank. Shard the module over fewer ranks"
             raise ParametersError(
-                f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
+                f"{type(self._net).__name__} has no trainable floating-point parameter{found}"
                 " [DPWA-E110]"
             )
         statistics = [parameter for _, parameter in self._find_statistics()]
@@ -569,7 +569,7 @@ class ModuleState:
         """
         if self._may_be_sharded:
             raise UserError(
-                "center: the module is sharded, and this rank has only its own shards [DPWA-E135]"
+                "center: the module is sharded, so no rank has the whole center [DPWA-E135]"
             )
         copies: dict[int, torch.UntypedStorage] = {}
 

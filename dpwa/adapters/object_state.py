@@ -283,7 +283,7 @@ class Filler:
             is_new = name not in own
             is_method = hasattr(type(owner), name) if is_new else isinstance(own[name], _METHODS)
             if is_method or (is_new and not name.isidentifier()):
-                raise UnfitStateError(f"{place} has no attribute {name!r:.40}")
+                raise UnfitStateError(f"on this node, {place} has no attribute {name!r:.40}")
             value = self.value(tree, own.get(name, MISSING), f"{place}.{name}")
             self._changes.append(partial(own.__setitem__, name, value))
 
@@ -319,12 +319,12 @@ class Filler:
         tensors = dict(_tensors_in(own))
         for name, tree in given:
             if self.value(tree, tensors[name], place) is not tensors[name]:
-                raise UnfitStateError(f"{place} has a different {name!r:.40}")
+                raise UnfitStateError(f"on this node, {place} has a different {name!r:.40}")
         return own
 
     def _generator(self, given: str, own: Any) -> Any:
         if not isinstance(own, torch.Generator):
-            raise UnfitStateError("it has a random number generator, but this node has none there")
+            raise UnfitStateError("the state has a random number generator that this node lacks")
         state = self._tensors[given]
         torch.Generator(own.device).set_state(state)  # raises before anything has changed
         self._changes.append(lambda: own.set_state(state))
@@ -335,7 +335,9 @@ class Filler:
         if own is MISSING or own is None:
             own = self._new(name, place)
         if type(own).__qualname__ != name:
-            raise UnfitStateError(f"{place} is a {name!r:.40}, but here a {type(own).__qualname__}")
+            raise UnfitStateError(
+                f"{place} is a {name!r:.40}, but on this node a {type(own).__qualname__}"
+            )
         self.attributes(own, attributes, place)
         return own
 

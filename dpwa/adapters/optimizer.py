@@ -253,10 +253,10 @@ class Optimizers:
             return
         self._has_warned = True
         log.warning(
-            "%s: %s trains other tensors than the module's parameters. %d parameters are in no "
-            "param_groups of it, so merges into them are lost. Make the optimizer from the current "
-            "net.parameters(). If it trains copies, such as fp32 masters, gossip the copies "
-            "instead of the module: see docs/pytorch.md [DPWA-W069]",
+            "%s: %s trains other tensors than the module's parameters. %d parameters are missing "
+            "in its param_groups, so merges do not change the training. Make the optimizer from "
+            "the current net.parameters(). If the optimizer trains copies, such as fp32 masters, "
+            "gossip the copies instead of the module. See docs/pytorch.md [DPWA-W069]",
             node,
             " and ".join(sorted({type(each).__name__ for each in optimizers})),
             len(left),
@@ -326,8 +326,8 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
         if not all(hasattr(each, name) for name in needed):
             kind = f"{type(each).__module__}.{type(each).__qualname__}"
             raise UserError(
-                f"{what}: expected one of torch's classes, or a list of them (got {kind}) "
-                "[DPWA-E178]"
+                f"{what}: expected an object of a torch class, or a list of such objects (got "
+                f"{kind}) [DPWA-E178]"
             )
     return found
 
@@ -569,9 +569,9 @@ def require_one(optimizer: object) -> None:
 
 def _not_followed(optimizer: object) -> UserError:
     return UserError(
-        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}. Pass the "
-        "optimizer that steps last, and pass the whole list to dpwa.connect. Or call "
-        "gossip.step(loss) yourself [DPWA-E302]"
+        f"expected one torch.optim.Optimizer (got {type(optimizer).__name__}). Gossip follows the "
+        "steps of one optimizer. Pass the optimizer that steps last, and pass the whole list to "
+        "dpwa.connect. Or call gossip.step(loss) yourself [DPWA-E302]"
     )
 
 
@@ -619,7 +619,7 @@ class GossipSteps:
         if conn.lr_scale != 1.0:
             raise UserError(
                 "`lr_spread` scales the learning rate, and schedulers that exist already would "
-                "undo that. Wrap the optimizer in GossipOptimizer instead of attaching it "
+                "undo that. Wrap the optimizer in GossipOptimizer instead of calling attach "
                 "[DPWA-E047]"
             )
         self._conn = conn

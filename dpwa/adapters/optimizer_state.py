@@ -38,7 +38,7 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
     """Return a peer's parameter groups as groups of this optimizer, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
-        raise UnfitStateError(f"the state has {len(groups)} groups, expected {len(present)}")
+        raise UnfitStateError(f"the state has {len(groups)} param_groups, expected {len(present)}")
     pairs = zip(present, groups, strict=True)
     return [_adapted(own, theirs, is_of_torch=is_of_torch) for own, theirs in pairs]
 
@@ -99,7 +99,7 @@ def _added(key: str, value: Any) -> Any:
     """Return a setting that this optimizer does not have, if its value is plain."""
     is_plain = isinstance(value, bool) or _is_number(value)
     if not is_plain or not key.isidentifier():
-        raise UnfitStateError(f"a group has the unknown setting {key!r:.40} = {value!r:.40}")
+        raise UnfitStateError(f"param_groups have an unknown setting: {key!r:.40} = {value!r:.40}")
     return value
 
 
@@ -113,10 +113,10 @@ def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
     if _is_number(own) and _is_number(theirs):
         if _sign(theirs) >= 0 or _sign(own) < 0 or may_be_negative:
             return theirs
-        raise UnfitStateError(f"a group has {key} = {theirs!r:.40}, this node has {own!r:.40}")
+        raise UnfitStateError(f"{key} is {theirs!r:.40}, but {own!r:.40} on this node")
     if type(own) is type(theirs) and (isinstance(own, bool) or own == theirs):
         return theirs
-    raise UnfitStateError(f"a group has {key} = {theirs!r:.40}, this node has {own!r:.40}")
+    raise UnfitStateError(f"{key} is {theirs!r:.40}, but {own!r:.40} on this node")
 
 
 def _is_number(value: object) -> bool:
@@ -136,7 +136,7 @@ def _sign(number: float | torch.Tensor) -> float:
 def _check_equal_form(index: int, expected: Kept, kept: Kept) -> None:
     if {*kept} != {*expected}:
         raise UnfitStateError(
-            f"the state of parameter {index} is {sorted(kept)!r:.200}, expected {sorted(expected)}"
+            f"the state of parameter {index} has {sorted(kept)!r:.200}, expected {sorted(expected)}"
         )
     for key, like in expected.items():
         value = kept[key]
@@ -466,14 +466,14 @@ def _held_by(
         if own:
             _require_own_form(optimizer)
             if any(name in _ELSEWHERE for name, _ in own):
-                raise UnfitStateError("the state sets attributes that it must not set")
+                raise UnfitStateError("the state has an attribute that a peer must not set")
             filler.attributes(optimizer, own, type(optimizer).__name__)
     return held
 
 
 def _require_own_form(optimizer: Any) -> None:
     if _is_of_torch(optimizer):
-        raise UnfitStateError("the state has values that no torch optimizer has")
+        raise UnfitStateError("the state has attributes that torch optimizers do not have")
 
 
 def _groups_for(
@@ -551,7 +551,7 @@ def resume(
     states = []
     for scheduler, told in zip(schedulers, progress, strict=True):
         if told[_KIND] != type(scheduler).__qualname__:
-            raise UnfitStateError(f"the state has a scheduler of the class {told[_KIND]!r:.40}")
+            raise UnfitStateError(f"this node has no scheduler of the class {told[_KIND]!r:.40}")
         kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
         own = scheduler.state_dict()
         if "scale" in own:  # of a `GradScaler`. The user may have passed an int
@@ -588,4 +588,4 @@ def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
         is_possible = math.isfinite(theirs) or not math.isfinite(number)
         if is_alike and is_possible and (theirs >= 0 or number < 0):
             return torch.full_like(own, theirs) if isinstance(own, torch.Tensor) else theirs
-    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, this node has {own!r:.40}")
+    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, but {own!r:.40} on this node")

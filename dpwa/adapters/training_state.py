@@ -140,10 +140,10 @@ class TrainingState:
         layout = layout_of(named)
         data = layout.tensors_of(image)
         if data is None:
-            raise UnfitStateError("it is the state of a different model")
+            raise UnfitStateError("the state belongs to a different model")
         found = dict(views(layout, data))
         if self._is_guarded and not _are_finite(self._net, named, found):
-            raise UnfitStateError("it has parameters that are not finite")
+            raise UnfitStateError("the state has parameters that are not finite")
         return [(tensor, found[name]) for name, tensor in named]
 
     def _load_optimizer(self, image: ByteArray, numbers: bytes, *, tries: bool = False) -> None:

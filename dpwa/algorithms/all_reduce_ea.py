@@ -162,7 +162,7 @@ class AllReduceEA:
         """
         if self._center is None:
             raise UserError(
-                "there is no center before the first call that gets parameters [DPWA-E162]"
+                "there is no center before the first call of average_parameters [DPWA-E162]"
             )
         flat = FlatFloats(into)
         self._center.check(flat.layout)
@@ -174,9 +174,7 @@ class AllReduceEA:
     def _check_alpha(self) -> None:
         alpha, nodes, who = self.alpha, self._steps.nodes, type(self).__name__
         if not 0.0 < alpha < math.inf:
-            raise UserError(
-                f"{who}: expected a strength above 0 (alpha is {alpha:.3g}) [DPWA-E163]"
-            )
+            raise UserError(f"{who}: expected alpha above 0 (got {alpha:.3g}) [DPWA-E163]")
         warning = elastic_warning(alpha, nodes)
         if warning is not None and nodes != self._warned_of:
             self._warned_of = nodes
@@ -277,7 +275,7 @@ class Center:
         if difference is not None:
             raise ParametersError(
                 "the parameters (here) and the center (there) have different shapes or dtypes: "
-                f"{difference}. Only synchronize_parameters replaces the center [DPWA-E165]"
+                f"{difference}. To replace the center, call synchronize_parameters [DPWA-E165]"
             )
 
 

@@ -27,8 +27,8 @@ class ElasticOptions(StrictModel):
     def _is_stable(cls, beta: float) -> float:
         if beta >= 1.0:
             raise refusal(
-                "a number below 1, so that a node that is left alone and its center do not diverge "
-                "(the limit is beta(1 + 1/N) = 2)"
+                "a number below 1, because otherwise a node that is alone (N = 1) and its center "
+                "diverge from each other"
             )
         return beta
 

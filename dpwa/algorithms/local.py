@@ -16,7 +16,7 @@ class LocalOptions(OuterStepOptions):
     """Options of `local`."""
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        default=0.0, description="outer Nesterov momentum"
+        default=0.0, description="Nesterov momentum of the outer step"
     )
     lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=1.0,

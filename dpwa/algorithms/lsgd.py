@@ -27,14 +27,13 @@ class LSGDOptions(StrictModel):
     )
     p1: Fraction = Field(
         default=0.1,
-        description="strength of the pull toward the leader of the group, spread over the updates "
-        "of a node in a local period. After each step, the node moves N*p1/local_period of the "
-        "way, at most p1",
+        description="strength of the pull toward the leader of the group in a local period. After "
+        "each step, a node moves the share N*p1/local_period of the way to the leader, at most p1",
     )
     p2: Fraction = Field(
         default=0.1,
-        description="strength of the pull toward the leader of all nodes, spread over a global "
-        "period in the same way",
+        description="strength of the pull toward the leader of all nodes in a global period. After "
+        "each step, a node moves the share N*p2/global_period of the way, at most p2",
     )
     local_period: Period | None = Field(
         default=None,

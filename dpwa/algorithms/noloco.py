@@ -24,8 +24,8 @@ class NoLoCoOptions(OuterStepOptions):
     gamma: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.7,
         validate_default=True,
-        description="strength of the pull between the two partners. It must be below 2(1 - "
-        "alpha^2)",
+        description="strength of the pull between the two nodes of a pair. It must be below "
+        "2(1 - alpha^2)",
     )
 
     @field_validator("gamma")

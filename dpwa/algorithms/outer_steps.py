@@ -13,7 +13,7 @@ from dpwa.types import StrictModel
 class OuterStepOptions(StrictModel):
     """Options of every algorithm with outer steps."""
 
-    period: int = Field(default=50, ge=1, description="local steps H between outer steps")
+    period: int = Field(default=50, ge=1, description="number of local steps between outer steps")
 
 
 class OuterSteps(Algorithm):

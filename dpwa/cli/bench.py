@@ -81,7 +81,9 @@ def link(
         dpwa bench link 10.0.0.2 --json > link.json
     """
     if serve == (host is not None):
-        raise UserError("expected either the HOST to measure the link from, or --serve [DPWA-E275]")
+        raise UserError(
+            "expected either a HOST that runs `dpwa bench link --serve`, or --serve [DPWA-E275]"
+        )
     if serve:
         _serve(port, bind, seconds or SERVING_S)
         return

@@ -160,4 +160,6 @@ def _show_where(file: Path | None) -> None:
     for line in discovery.lines():
         typer.echo(line)
     if not discovery.is_complete:
-        raise UserError("found neither the name of this node nor its peers [DPWA-E038]")
+        raise UserError(
+            "found neither the name of this node nor its peers in these places [DPWA-E038]"
+        )

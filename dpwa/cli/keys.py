@@ -64,7 +64,7 @@ def add(
     name: Name,
     key: Annotated[
         str,
-        typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or a file NAME.pub."),
+        typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or the file NAME.pub."),
     ],
     keys: Keys = KEYS,
 ) -> None:
@@ -87,7 +87,7 @@ def add(
     taken = [other for other in folder.names() if folder.public_key(other) == public]
     if taken and taken != [name]:
         raise UserError(
-            f"expected a different key for {name} (this is the key of {taken[0]}) [DPWA-E107]"
+            f"expected a different key for {name} (node {taken[0]} has this key) [DPWA-E107]"
         )
     if taken:
         typer.echo(f"{folder.public_file(name)}: already has this key")
@@ -106,7 +106,7 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
     folder = _folder(keys, name)
     public = folder.public_file(name)
     if not public.exists():
-        raise UserError(f"{name} is not allowed, because there is no file {public} [DPWA-E108]")
+        raise UserError(f"{name} has no key to revoke, because no file {public} exists [DPWA-E108]")
     folder.remove(name)
     typer.echo(f"{name} is no longer allowed by the nodes that use {folder.path}")
     secret = folder.secret_file(name)

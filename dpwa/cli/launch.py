@@ -251,7 +251,7 @@ def launch(
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start the nodes of this host from a list of hosts."),
+        typer.Option(metavar="FILE", help="Start the nodes of this host. FILE lists all hosts."),
     ] = None,
     host: Annotated[
         str | None,
@@ -331,7 +331,7 @@ def launch(
     if engine is EngineName.ray:
         _require(count is not None, "--engine ray needs a number of nodes (-n N)")
         _require(config is None, "-c needs --engine local, because Ray places the nodes")
-        _require(nodes_from is None, "--nodes-from needs --engine local, because Ray has its hosts")
+        _require(nodes_from is None, "--nodes-from needs --engine local, because Ray picks hosts")
         run = _ray_run(spec, count or 1, resources_of(resources))
     elif nodes_from is not None:
         _require(config is None, "give either --nodes-from or -c, not both")
@@ -445,7 +445,9 @@ def _hosts_run(
     nodes = nodes[:count]
     own = [node for node in nodes if node.host == here]
     if not own:
-        raise UserError(f"none of the first {len(nodes)} nodes of {file} is on {here} [DPWA-E070]")
+        raise UserError(
+            f"none of the first {len(nodes)} nodes of {file} is on this host, {here} [DPWA-E070]"
+        )
     require_free_addresses(own)
     names, world = ([node.name for node in listed] for listed in (own, nodes))
     with _folder() as folder:
@@ -494,7 +496,7 @@ def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchS
     nodes = load_config(config).nodes
     if not nodes:
         raise UserError(
-            f"{config}: expected nodes to start (the file has only `join`, so start each node by "
+            f"{config}: expected nodes to start (the file has only `join`, so start each node with "
             f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)})"
             " [DPWA-E004]"
         )

@@ -52,7 +52,10 @@ def plan(
     config: Annotated[
         Path | None,
         typer.Option(
-            "-c", "--config", metavar="FILE", help="Your settings. Without a file, the defaults."
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Configuration with your settings. Without it, all settings are the defaults.",
         ),
     ] = None,
     nodes: Annotated[
@@ -72,11 +75,11 @@ def plan(
     ] = None,
     latency_ms: Annotated[
         float | None,
-        typer.Option(metavar="MS", help="Without --link, the round trip in milliseconds."),
+        typer.Option(metavar="MS", help="Without --link, round-trip time in milliseconds."),
     ] = None,
     bandwidth_mbps: Annotated[
         float | None,
-        typer.Option(metavar="MBIT", help="Without --link, the payload in 10^6 bits per second."),
+        typer.Option(metavar="MBIT", help="Without --link, payload in 10^6 bits per second."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,7 +144,7 @@ def _link_of(
     if link is not None:
         if latency_ms is not None or bandwidth_mbps is not None:
             raise UserError(
-                "expected either --link, or --latency-ms and --bandwidth-mbps [DPWA-E265]"
+                "expected either --link, or --latency-ms and --bandwidth-mbps, not both [DPWA-E265]"
             )
         return read_link(link)
     if latency_ms is None or bandwidth_mbps is None:

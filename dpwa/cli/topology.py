@@ -81,7 +81,7 @@ def topology(
         chosen, names = _placed(chosen, options, nodes)
     else:
         if settings:
-            raise UserError("NAME: expected a topology whose options to set (got none) [DPWA-E242]")
+            raise UserError("NAME: expected a topology, because --set sets its options [DPWA-E242]")
         _list_all(nodes or DEFAULT_NODES, factor, as_json=as_json)
         return
     figures = figures_of(chosen, options, len(names), factor)
@@ -110,8 +110,8 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
     names = tuple(node.name for node in config.nodes)
     if not names:
         raise UserError(
-            f"{file}: expected nodes (it has only `join`. Try {config.topology} -n {DEFAULT_NODES})"
-            " [DPWA-E004]"
+            f"{file}: expected nodes (the file has only `join`. Try `dpwa topology "
+            f"{config.topology} -n {DEFAULT_NODES}`) [DPWA-E004]"
         )
     if len(names) > MAX_NODES:
         raise UserError(

@@ -450,8 +450,8 @@ def of_another(net):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (stale, "2 parameters are in no"),
-        (masters, "4 parameters are in no"),
+        (stale, "2 parameters are missing in"),
+        (masters, "4 parameters are missing in"),
         (flat, ""),
         (of_more, ""),
         (of_a_part, ""),
@@ -465,7 +465,7 @@ def test_an_optimizer_of_other_tensors_than_the_modules_is_told_once(make, names
         steps_of(net, [optimizer], 5, gossip)
     told = warnings_in(caplog, "trains other tensors than the module's parameters")
     if names is None:  # who is not told of it may train another module
-        names = "4 parameters are in no" if is_given else ""
+        names = "4 parameters are missing in" if is_given else ""
     assert len(told) == bool(names)
     assert all(names in each and "pytorch.md" in each for each in told)
 
@@ -488,7 +488,7 @@ def test_parameters_that_are_replaced_while_it_trains_are_told(caplog):
 def test_what_is_no_optimizer_is_refused(given):
     with pytest.raises(
         UserError,
-        match=r"optimizer: expected one of torch's classes, .* \(got [\w.]+\)",
+        match=r"optimizer: expected an object of a torch class, .* \(got [\w.]+\)",
     ):
         DpwaPyTorchAdapter(net_of(), "w1", config_of(2, **OWN), optimizer=given)
 
@@ -498,7 +498,7 @@ def test_gossip_follows_one_optimizer_not_a_list():
     given = muon_and_adamw(net)
     with alone_as(net, given) as gossip:
         for follow in (gossip.attach, lambda each: GossipOptimizer(each, gossip)):
-            with pytest.raises(UserError, match="gossip follows one"):
+            with pytest.raises(UserError, match=r"expected one torch\.optim\.Optimizer"):
                 follow(given)
         gossip.attach(given[-1])
         steps_of(net, given, 3)

@@ -249,7 +249,7 @@ def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):
 def test_nothing_to_gossip_is_the_users_error_and_leaves_nothing_open():
     before = threading.active_count()
     for net in (nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)):
-        with pytest.raises(ParametersError, match="no trainable floating parameter"):
+        with pytest.raises(ParametersError, match="no trainable floating-point parameter"):
             DpwaPyTorchAdapter(net, "w1", config_of(2))
     assert threading.active_count() == before
 

@@ -264,8 +264,11 @@ UNFIT = {
     "freed": (freed, "'weight' cannot be gossiped: its memory was freed"),
     "meta": (lambda: nn.Linear(2, 2, device="meta"), "'weight' .* it is on the meta device"),
     "lazy": (lambda: nn.LazyLinear(3), "'weight' cannot be gossiped: it has no shape before"),
-    "only empty": (lambda: nn.Linear(0, 0), "Linear has no trainable .* to gossip: all are empty"),
-    "none": (nn.ReLU, "ReLU has no trainable floating parameter to gossip: it has none"),
+    "only empty": (
+        lambda: nn.Linear(0, 0),
+        "Linear has no trainable .* parameter that is not empty",
+    ),
+    "none": (nn.ReLU, "ReLU has no trainable floating-point parameter"),
 }
 
 

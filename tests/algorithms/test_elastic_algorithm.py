@@ -220,7 +220,7 @@ def test_beyond_the_limit_the_last_of_all_nodes_would_diverge_so_it_is_refused()
     assert ElasticOptions(beta=0.999).beta == 0.999
     nodes = [{"name": "w1", "port": 1}, {"name": "w2", "port": 2}]
     for beta in (1.0, 1.5):
-        with pytest.raises(ConfigError, match=r"elastic\.beta: expected a number below 1, so that"):
+        with pytest.raises(ConfigError, match=r"elastic\.beta: expected a number below 1, because"):
             load_config(
                 {"nodes": nodes, "algorithm": "elastic", "elastic": {"beta": beta}}, environ={}
             )

@@ -110,8 +110,8 @@ def test_something_else_listens():
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((), 2, "expected either the HOST to measure the link from, or --serve"),
-        (("w1", "--serve"), 2, "expected either the HOST to measure the link from, or --serve"),
+        ((), 2, "expected either a HOST that runs `dpwa bench link --serve`, or --serve"),
+        (("w1", "--serve"), 2, "expected either a HOST that runs"),
         (("two words",), 2, "expected a HOST, or HOST:PORT"),
         (("localhost:99999",), 2, "expected a HOST, or HOST:PORT"),
         (("nobody.invalid",), 2, "nobody.invalid has no address"),

@@ -109,7 +109,7 @@ def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
         ("w3", "nonsense", "expected a file, or a public key of 40 characters (got nonsense)"),
         ("w3", "-z", "or a public key of 40 characters (got -z)"),  # one may begin so
         ("w3", folder.secret_file("w1"), "got a secret key, which must not be given to others"),
-        ("w3", folder.public_key("w1"), "expected a different key for w3 (this is the key of w1)"),
+        ("w3", folder.public_key("w1"), "expected a different key for w3 (node w1 has this key)"),
         ("w2", KeyPair.new().public, "never overwritten"),
     ):
         result = dpwa_keys(keys, "add", name, given)
@@ -127,9 +127,8 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
     assert (keys / "w1.key").exists()
     again = dpwa_keys(keys, "remove", "w1")
     assert again.exit_code == 2
-    assert (
-        again.stderr
-        == f"dpwa: w1 is not allowed, because there is no file {keys}/allowed/w1.pub [DPWA-E108]\n"
+    assert again.stderr == (
+        f"dpwa: w1 has no key to revoke, because no file {keys}/allowed/w1.pub exists [DPWA-E108]\n"
     )
 
 

@@ -420,7 +420,7 @@ def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path)
     done = launch("-c", str(file), "--", "python", "train.py")
     assert done.returncode == 2
     assert without_codes(done.stderr) == (
-        f"dpwa: {file}: expected nodes to start (the file has only `join`, so start each node by "
+        f"dpwa: {file}: expected nodes to start (the file has only `join`, so start each node with "
         f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py)\n"
     )
 

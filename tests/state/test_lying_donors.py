@@ -22,7 +22,7 @@ from dpwa.transport.link import LinkState
     ("lie", "is_told"),
     [
         ("optimizer", "exp_avg of parameter 0 is float32[7], expected float32[2, 4]"),
-        ("model", "it has parameters that are not finite"),
+        ("model", "the state has parameters that are not finite"),
     ],
 )
 def test_a_lie_is_refused_and_the_next_donor_asked(monkeypatch, caplog, lie, is_told):

@@ -161,8 +161,8 @@ def require_alike(forms: Sequence[Form]) -> None:
     for rank, form in enumerate(forms):
         if form.name != first.name:
             raise UserError(
-                "the ranks that hold a module together are one node, with one name. Rank 0 of the "
-                f"process group has {first.name!r}, and rank {rank} has {form.name!r} [DPWA-E140]"
+                "the ranks that hold a module together are one node, so they must pass the same "
+                f"name (rank 0 has {first.name!r}, and rank {rank} has {form.name!r}) [DPWA-E140]"
             )
         for what, has in form.has.items():
             if has != first.has[what]:

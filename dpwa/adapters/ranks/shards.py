@@ -69,7 +69,7 @@ def rank_config_of_ranks(
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
             "the members of this run hold the model on different numbers of ranks. Start all "
-            "members with equally many ranks [DPWA-E130]"
+            "members with the same number of ranks [DPWA-E130]"
         )
     if len(members) == 1:
         raise UserError(
@@ -144,8 +144,8 @@ def _require_room(config: Config, size: int) -> None:
             if other != node.name:
                 raise UserError(
                     f"too few ports between nodes {other!r} and {node.name!r} on {node.host}. Each "
-                    f"of the {size} ranks of the sharded model needs one port, from the node's "
-                    "port on. Use ports that are further apart [DPWA-E133]"
+                    f"of the {size} ranks of the sharded model needs a port of its own, counted "
+                    "from the node's port. Use ports that are further apart [DPWA-E133]"
                 )
 
 
