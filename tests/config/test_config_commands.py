@@ -145,7 +145,7 @@ def test_show_says_where_the_cluster_is_found(written: Path) -> None:
     nobody = run("show", "--where")
     assert (nobody.exit_code, nobody.stderr) == (
         2,
-        "dpwa: found neither the name of this node nor its peers [DPWA-E038]\n",
+        "dpwa: found neither the name of this node nor its peers in these places [DPWA-E038]\n",
     )
     assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
 
