@@ -1,4 +1,4 @@
-"""Data sets that nodes share: `SharedSampler` hands out ranges, and `shard` cuts fixed parts."""
+"""Data sets that nodes share. `SharedSampler` hands out ranges, `shard` makes fixed parts."""
 
 from dpwa.dataset.sampler import SharedSampler, shard
 

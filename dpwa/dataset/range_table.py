@@ -1,7 +1,7 @@
-"""RangeTable: the leases of a data set's ranges, in a table that all nodes hold.
+"""RangeTable: the leases of a data set's ranges, in a table that all nodes share.
 
-All nodes compute the ranges of shuffled indices alike, without a message (`DatasetRanges`,
-`shuffled`).
+All nodes compute the same ranges of shuffled indices, so they need no messages for this (see
+`DatasetRanges` and `shuffled`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dpwa.policy.range_leases import COLUMNS, Leases, holder_id
 from dpwa.tables.node_tables import Tables
 from dpwa.tables.table import ArrayTable
 
-MAX_SEED = 2**32 - 1  # of numpy.random.RandomState
+MAX_SEED = 2**32 - 1  # the limit of numpy.random.RandomState
 
 
 @dataclass(frozen=True)
 class DatasetRanges:
     dataset_size: int
-    range_size: int  # the last range may have fewer
-    shuffle: bool  # else the indices come as they are
+    range_size: int  # the number of indices in a range; the last range may have fewer
+    shuffle: bool  # whether the indices are shuffled
     seed: int  # 0 to 2^32 - 1
 
     @property
@@ -38,7 +38,7 @@ class DatasetRanges:
         return min(self.range_size, self.dataset_size - number * self.range_size)
 
     def cut(self, order: np.ndarray, number: int) -> np.ndarray:
-        """Return the indices of a range, of an order that `shuffled` has returned."""
+        """Return the indices in a range, from an `order` that `shuffled` has returned."""
         start = number * self.range_size
         return order[start : start + self.length(number)]
 
@@ -46,8 +46,8 @@ class DatasetRanges:
 def shuffled(size: int, seed: int, epoch: int, *, shuffle: bool = True) -> np.ndarray:
     """Return the indices 0 to size - 1 in the order of an epoch, int64 of shape (size,).
 
-    It is a permutation by `numpy.random.RandomState`, whose streams are the same in all versions of
-    NumPy (NEP 19), so that nodes with different versions agree. The seed is 0 to 2^32 - 1.
+    The order is a permutation by `numpy.random.RandomState`. Its random numbers are the same in all
+    versions of NumPy (NEP 19), so nodes with different versions agree. The seed is 0 to 2^32 - 1.
     """
     order = np.arange(size, dtype=np.int64)
     if shuffle:
@@ -59,25 +59,25 @@ log = logging.getLogger("dpwa.dataset")
 
 T = TypeVar("T")
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # between two looks at what others hold
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # shortest and longest pause between two reads of all rows
 MEET_FOR_S = 1.0
-MAX_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every time
+MAX_TIMES_LOST = 3  # retries in a row, because retries cannot restore rows without any copy
 
 
 class RangeTable:
-    """The ranges that this node takes, one after the other.
+    """Claims ranges for this node, one after the other.
 
-    Raises `MismatchError` if a node hands out a different data set, or in a different way, and
-    `TableTimeoutError` if the other nodes have not arrived in time.
+    Raises `MismatchError` if another node has a different data set or different settings. Raises
+    `TableTimeoutError` if the other nodes have not created their tables in time.
     """
 
     def __init__(
         self,
         tables: Tables,
-        ranges: DatasetRanges,  # of the data set; the same on all nodes
+        ranges: DatasetRanges,  # the ranges of the data set, which are the same on all nodes
         *,
-        replicas: int,  # copies of each row besides the first
-        lease_s: float,  # until a range is taken from a node that lives
+        replicas: int,  # the number of copies of each row, without the first
+        lease_s: float,  # time after which another node may claim a range of a living node
     ) -> None:
         self.tables = tables
         self.ranges = ranges
@@ -89,9 +89,9 @@ class RangeTable:
         self._table = self._steadily(self._make)
         members = tables.members
         place = members.index(own.name) if own.name in members else 0
-        first = place * ranges.count // max(len(members), 1)  # where its own shard begins
+        first = place * ranges.count // max(len(members), 1)  # this node claims from here on
         self.leases = Leases(ranges.count, holder_id(own.name, own.incarnation), first, lease_s)
-        self._unconfirmed: set[int] = set()  # ranges that were acknowledged since the last look
+        self._unconfirmed: set[int] = set()  # ranges acknowledged since the last read of the rows
 
     def _make(self) -> ArrayTable:
         return self.tables.matrix(
@@ -108,9 +108,9 @@ class RangeTable:
         self.leases.begin_epoch(epoch)
 
     def take_range(self) -> int | None:
-        """Return a range that is this node's from now on, or `None` if there is none at present.
+        """Claim a range for this node. Return its number, or `None` if no range is free now.
 
-        Earlier acknowledgements are in all copies when this returns.
+        When this method returns, all copies have the earlier acknowledgements.
         """
         number = self._candidate()
         has_looked = False
@@ -121,12 +121,12 @@ class RangeTable:
             elif self._claim(number):
                 return number
             else:
-                self.read_rows()  # others have gone on, too
+                self.read_rows()  # because other nodes have claimed ranges, too
             number = self._candidate()
         return None
 
     def wait_for_range(self) -> int | None:
-        """`None` if the epoch is over."""
+        """Wait until this node can claim a range. Return its number, or `None` after the epoch."""
         pause_s = FIRST_LOOK_S
         with self.tables.waiting():
             while True:
@@ -140,33 +140,33 @@ class RangeTable:
         self.read_rows()
         if not self.leases.is_over:
             return False
-        # What was read may not be in all copies yet; what changes nothing comes after it.
+        # Some copies may lack the rows that were read. They get them before this empty change.
         nothing = np.zeros((self.ranges.count, COLUMNS))
         self._steadily(lambda: self._table.add(nothing, sync=True))
         self.read_rows()
         return self.leases.is_over
 
     def acknowledge(self, number: int) -> None:
-        """Report that a range is done. This returns before that is in all copies."""
+        """Report that a range is done. Copies may get the report after this method returns."""
         self._unconfirmed.add(number)
         self._change([number], self.leases.acknowledgement())
 
     def release(self, numbers: Collection[int]) -> None:
-        """Release ranges that this node holds. This returns before that is in all copies."""
+        """Release ranges that this node holds. Copies may get this after this method returns."""
         self.leases.handed_out.difference_update(numbers)
         if numbers:
             self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
 
     def read_rows(self) -> None:
-        """Read all rows. Earlier acknowledgements are in all copies then."""
+        """Read all rows. When this method returns, all copies have the earlier acknowledgements."""
         self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
             self.leases.handed_out.discard(number)
             if self.leases.is_refused(number):
                 self.refused += 1
                 log.warning(
-                    "%s: range %d was given to another node meanwhile, because this one did not "
-                    "acknowledge it in time. Its training on this range is not counted"
+                    "%s: range %d was given to another node meanwhile, because this node did not "
+                    "acknowledge the range in time. Only the other node's training counts"
                     " [DPWA-W039]",
                     self._name,
                     number,
@@ -176,10 +176,10 @@ class RangeTable:
         self._unconfirmed.clear()
 
     def remember(self, numbers: Collection[int]) -> None:
-        """Note that ranges were done before all nodes were restarted.
+        """Mark ranges as done that were done before all nodes were restarted.
 
-        This waits for the other nodes to call it, whose ranges count too. It ends when a node has
-        taken a range.
+        Wait until the other nodes have marked their ranges, too, or until a node has claimed a
+        range, or until the time limit.
         """
         if numbers:
             changed = np.repeat(self.leases.remembered(), len(numbers), axis=0)
@@ -212,9 +212,9 @@ class RangeTable:
         self._steadily(lambda: self._table.add(changed, numbers))
 
     def _steadily(self, act: Callable[[], T]) -> T:
-        """Repeat `act` if the others had continued without this node, which is logged once.
+        """Call `act`, and call it again if the other nodes had continued without this node.
 
-        Repeating a change is harmless, because it takes effect once.
+        A repeated change does no harm, because it takes effect only once.
         """
         for _ in range(MAX_TIMES_LOST):
             try:

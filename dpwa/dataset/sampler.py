@@ -1,4 +1,4 @@
-"""SharedSampler, with which one of several nodes sees each item in an epoch, and shard."""
+"""SharedSampler, which gives each item of an epoch to one of the nodes, and shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 def bare(connection: DpwaConnection | DpwaPyTorchAdapter) -> DpwaConnection:
-    """Return the connection itself, also of an adapter."""
+    """Return the connection of an adapter, or the connection itself."""
     return connection if isinstance(connection, DpwaConnection) else connection.connection
 
 
@@ -38,30 +38,32 @@ class SharedSampler(Sampler[int], Closeable):
             for inputs, targets in sampler.batches(loader):
                 ...                                    # train on them
 
-    A range is acknowledged when all of its items were trained on, which `batches` assumes when the
-    next batch is requested. Other ranges of a node that is gone are handed out again, so some of
-    their items may be seen twice, but each is acknowledged once. An epoch is over when all ranges
-    are acknowledged, or when a node has begun a later one. docs/sampler.md has the guarantees.
+    A node acknowledges a range when it has trained on all items of the range. `batches` counts a
+    batch as trained on when you request the next batch. If a node dies, its other ranges are handed
+    out again. So an item may be seen twice, but each range is acknowledged once. An epoch is over
+    when all ranges are acknowledged, or when a node has begun a later epoch. docs/sampler.md has
+    the guarantees.
 
     Args:
-        dataset_size: number of items.
-        connection: of this node. It must be open as long as the sampler is used.
-        range_size: items that a node takes at once.
-        shuffle: whether each epoch has an order of its own.
-        seed: of the orders, 0 to 2^32 - 1.
-        lease_s: time after which a range that a living node has not acknowledged is handed out
-            again to a node that has nothing else to do.
-        replicas: copies of each lease on other nodes, at most 16, and at most one on each node.
-        tables: of this node, if it has some already, such as those of a second sampler. All nodes
-            make their tables and samplers in the same order.
+        dataset_size: the number of items.
+        connection: the connection of this node. It must stay open while the sampler is used.
+        range_size: the number of items that a node gets at once.
+        shuffle: whether each epoch has a different order.
+        seed: the seed of the orders, 0 to 2^32 - 1.
+        lease_s: seconds until a range that a living node has not acknowledged is handed out again,
+            to a node for which no other range is left.
+        replicas: the number of copies of each lease on other nodes, at most 16. A node has at most
+            one copy.
+        tables: the tables of this node if it has some already, such as `tables` of another sampler.
+            All nodes must create their tables and samplers in the same order.
 
     Attributes:
-        tables: that it uses.
+        tables: the tables that the sampler uses.
 
     Raises:
-        UserError: a number is impossible, or the node has tables already, which were not given.
-        MismatchError: a node has a different kind of sampler.
-        TableTimeoutError: the other nodes of the list have not arrived in time.
+        UserError: a number is invalid, or the node has tables that were not given.
+        MismatchError: the sampler of another node has different arguments.
+        TableTimeoutError: the other nodes of the list have not created their samplers in time.
     """
 
     def __init__(
@@ -89,14 +91,14 @@ class SharedSampler(Sampler[int], Closeable):
             raise
         self._ranges = ranges
         self._epoch = 0
-        self._ended: int | None = None  # the epoch that `batches` has come to the end of
-        self._reserved: int | None = None  # a range that the next pass begins with
+        self._ended: int | None = None  # the last epoch that `batches` has completed
+        self._reserved: int | None = None  # the first range of the next call of `__iter__`
         self._outstanding = Outstanding()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, counted from 0, on all nodes, before its first batch.
+        """Begin an epoch, counted from 0. Call this on all nodes, before the epoch's first batch.
 
-        Ranges of a different epoch that this node holds are given up.
+        This node releases the ranges of other epochs that it holds.
 
         Raises:
             UserError: the epoch is invalid.
@@ -107,9 +109,9 @@ class SharedSampler(Sampler[int], Closeable):
         self._table.begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield indices as long as a range is available at present. `batches` waits for more.
+        """Yield indices until no range is free. `batches` also waits for more ranges.
 
-        Ranges that were handed out before and not acknowledged are given back.
+        Before, this node releases the ranges that it got earlier and has not acknowledged.
         """
         reserved, self._reserved = self._reserved, None
         self._give_back()
@@ -122,24 +124,24 @@ class SharedSampler(Sampler[int], Closeable):
             number = self._table.take_range()
 
     def batches(self, loader: DataLoader[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an epoch, and acknowledge each when the next one is requested.
+        """Yield the batches of an epoch. Acknowledge a batch when the next batch is requested.
 
-        At the end it waits until the other nodes have acknowledged theirs, and takes the ranges of
-        nodes that are gone. If the loop is left early, unused ranges are given back.
+        When no range is free, wait until the other nodes have acknowledged their ranges, and get
+        the ranges of nodes that die. If you leave the loop early, this node releases its ranges.
 
         Args:
-            loader: with this sampler as its `sampler`. Its workers may fetch batches ahead.
+            loader: a loader with this sampler as its `sampler`. Its workers may prefetch batches.
 
         Raises:
             UserError: the loader has a different sampler, drops its last batch or returns batches
-                out of order, or the epoch has ended here. Then call `set_epoch`.
-            TableTimeoutError: the other nodes could not be reached in time.
+                out of order. Or this node has ended the epoch, and you must call `set_epoch`.
+            TableTimeoutError: the other nodes did not answer in time.
         """
         size = self._batch_size(loader)
         if self._ended == self._epoch:
             raise UserError(
-                f"epoch {self._epoch} has ended here. Call set_epoch before the next batches"
-                " [DPWA-E191]"
+                f"epoch {self._epoch} has ended on this node. Call set_epoch before the next "
+                "batches [DPWA-E191]"
             )
         try:
             while (number := self._table.wait_for_range()) is not None:
@@ -153,76 +155,74 @@ class SharedSampler(Sampler[int], Closeable):
                 self._give_back()
 
     def acknowledge(self, items: int) -> None:
-        """Report that the next items were trained on, in the order in which they were handed out.
+        """Report that this node has trained on the next items, in the order of the sampler.
 
-        This is for your own loops. `batches` does it.
+        Call this in a loop of your own. `batches` calls it for you.
 
         Args:
-            items: their number, such as the size of a batch.
+            items: the number of items, such as the size of a batch.
 
         Raises:
-            UserError: fewer items were handed out.
+            UserError: the sampler has handed out fewer items.
         """
         _require("items", items, 0, self._outstanding.items)
         for number in self._outstanding.consume(items):
             self._table.acknowledge(number)
 
     def is_over(self) -> bool:
-        """Check whether the epoch is over, in your own loop.
+        """Return whether the epoch is over. Call this in a loop of your own.
 
-        Earlier acknowledgements of this node are in all copies then.
+        When this method returns, all copies have the earlier acknowledgements of this node.
         """
         return self._table.is_over()
 
     @property
     def acknowledged(self) -> int:
-        """Number of items that this node has acknowledged, in all epochs, as far as it knows."""
+        """The number of items that this node has acknowledged, in all epochs."""
         return self._table.acknowledged
 
     @property
     def refused(self) -> int:
-        """Number of ranges that this node has acknowledged after a different one had got them."""
+        """The number of ranges that this node acknowledged after another node had got them."""
         return self._table.refused
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to continue this epoch: the ranges that all nodes have done.
+        """Return the state from which to continue this epoch: the ranges that are done.
 
         Returns:
-            Plain values, for `torch.save` or JSON.
+            A dict of plain values, for `torch.save` or JSON.
         """
         self._table.read_rows()
         done = self._table.leases.done.nonzero()[0].tolist()
         return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, before the first index is requested.
+        """Continue from a state. Call this before the first index is requested.
 
-        If all nodes were restarted, each loads its own state, and ranges that are done in any of
-        these states are not handed out again. It waits until the other nodes have reached this
-        call, at most `collective_timeout_s`, and not at all if one of them has taken a range
-        already.
+        If all nodes were restarted, each node loads its own state. Ranges that are done in any of
+        these states are not handed out again. This method waits at most `collective_timeout_s`
+        until the other nodes have called it. It does not wait if a node has got a range already.
 
         Raises:
-            UserError: the state is of a different data set, or of different ranges of it, or
-                damaged.
+            UserError: the state is invalid, or belongs to a different data set or different ranges.
         """
         for name, expected in asdict(self._ranges).items():
             if state.get(name) != expected:
                 raise UserError(
-                    f"the state of a sampler has {name} {state.get(name)!r}; "
-                    f"expected {expected!r} [DPWA-E192]"
+                    f"the state of a sampler has {name} {state.get(name)!r}, "
+                    f"but this sampler has {expected!r} [DPWA-E192]"
                 )
         done = state.get("done")
         if not isinstance(done, list) or not set(done) <= set(range(self._ranges.count)):
             raise UserError(
-                f"the state of a sampler: expected `done` to list ranges from 0 to "
-                f"{self._ranges.count - 1}, each once [DPWA-E192]"
+                f"the state of a sampler must have a list `done` of ranges from 0 to "
+                f"{self._ranges.count - 1} [DPWA-E192]"
             )
         self.set_epoch(state.get("epoch"))  # type: ignore[arg-type]
         self._table.remember(set(done))
 
     def close(self) -> None:
-        """Give back this node's ranges, and leave the tables. Other samplers cannot use them."""
+        """Release this node's ranges, and close its tables, also for other samplers."""
         with suppress(ClosedError):
             self._give_back()
         self.tables.close()
@@ -237,11 +237,12 @@ class SharedSampler(Sampler[int], Closeable):
     def _batch_size(self, loader: DataLoader[Any]) -> int:
         if getattr(loader, "sampler", None) is not self:
             raise UserError(
-                "batches: expected a DataLoader made with sampler= this sampler [DPWA-E190]"
+                "`batches` needs a DataLoader that was made with sampler=SAMPLER, where SAMPLER is "
+                "this sampler [DPWA-E190]"
             )
         if loader.drop_last or not getattr(loader, "in_order", True):
             raise UserError(
-                "batches: expected a DataLoader with drop_last=False and in_order=True, "
+                "`batches` needs a DataLoader with drop_last=False and in_order=True, "
                 "so that it returns all batches in order [DPWA-E190]"
             )
         return loader.batch_size or 1
@@ -263,33 +264,33 @@ def shard(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Subset[Item]:
-    """Return this node's part of a data set, which no other node of the list has.
+    """Return the part of a data set for this node. The parts of different nodes do not overlap.
 
-    The node at place r of N in the configuration has items r, r + N, r + 2 N, ... of one order that
-    all nodes compute alike. All parts have the same length. Up to N - 1 items at the end of the
-    order are in none. The fate of nodes changes nothing, so the part of a dead node is not seen any
-    more. (Use `SharedSampler` to avoid this.)
+    All nodes compute the same order of the items. The node at place r of N in the configuration
+    has the items at r, r + N, r + 2 N, ... in this order. All parts have the same length, so the
+    last items of the order, at most N - 1, are in no part. If a node dies, no other node trains on
+    its part. (To avoid this, use `SharedSampler`.)
 
     Args:
-        dataset: with a length, and items by number.
-        connection: of this node.
-        shuffle: whether the order is shuffled. If not, it is that of the data set.
-        seed: of the order, 0 to 2^32 - 1, and the same on all nodes.
+        dataset: a data set that has a length and returns an item for an index.
+        connection: the connection of this node.
+        shuffle: whether the order is shuffled. If not, it is the order of the data set.
+        seed: the seed of the order, 0 to 2^32 - 1. It must be the same on all nodes.
 
     Raises:
-        UserError: there is no list of nodes, or fewer items than nodes.
+        UserError: the configuration has no list of nodes, or there are fewer items than nodes.
     """
     node = bare(connection).node
     config, names = node.config, [each.name for each in node.config.nodes]
     sized: Any = dataset
     if config.is_open:
         raise UserError(
-            "shard: expected a configuration with a list of `nodes`: with `join` the number of "
-            "parts is unknown. SharedSampler needs no list [DPWA-E193]"
+            "`shard` needs a configuration with a list of `nodes`, because with `join` the number "
+            "of parts is unknown. SharedSampler needs no list [DPWA-E193]"
         )
     if len(sized) < len(names):
         raise UserError(
-            f"shard: {len(sized)} items cannot be cut into {len(names)} parts [DPWA-E194]"
+            f"`shard` cannot divide {len(sized)} items among {len(names)} nodes [DPWA-E194]"
         )
     order = shuffled(len(sized), seed, 0, shuffle=shuffle)
     length = len(sized) // len(names)

@@ -302,7 +302,7 @@ def test_impossible_numbers_are_refused(settings, what):
 def test_mistakes_in_use_are_explained():
     with collective_nodes(1) as nodes, sampler_of(nodes["w1"]) as sampler:
         for loader, what in [
-            (DataLoader(DATA), "made with sampler="),
+            (DataLoader(DATA), "made with sampler=SAMPLER"),
             (loader_of(sampler, drop_last=True), "drop_last=False"),
         ]:
             with pytest.raises(UserError, match=what):
@@ -313,7 +313,7 @@ def test_mistakes_in_use_are_explained():
             sampler.acknowledge(1)
         state = sampler.state_dict()
         for change, what in [
-            ({"dataset_size": 7}, "dataset_size 7; expected 300"),
+            ({"dataset_size": 7}, "dataset_size 7, but this sampler has 300"),
             ({"done": [99]}, "ranges from 0 to 18"),
             ({"done": None}, "ranges from 0 to 18"),
             ({"epoch": None}, "epoch: expected"),
@@ -321,7 +321,7 @@ def test_mistakes_in_use_are_explained():
             with pytest.raises(UserError, match=what):
                 sampler.load_state_dict({**state, **change})
         epoch_of(sampler)
-        with pytest.raises(UserError, match="epoch 0 has ended here"):
+        with pytest.raises(UserError, match="epoch 0 has ended on this node"):
             epoch_of(sampler)
         rows = sampler._table._table.get()
         assert (rows[:, IS_DONE] == 1.0).all()
