@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and pictures there")
-    parser.add_argument("--markdown", action="store_true", help="the tables of docs/simulator.md")
+    parser.add_argument("--markdown", action="store_true", help="tables in Markdown")
     options = parser.parse_args()
     found = study(QUICK if options.quick else Sizes(), options.seed)
     for title, headings, rows in tables(found):
