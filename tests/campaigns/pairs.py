@@ -256,7 +256,7 @@ FEATURES: dict[str, Feature] = {
     "attach": Feature("`gossip.attach`", attribute(loop="attach"), "loop", without=SYNCHRONOUS),
     "wrapped": Feature("`GossipOptimizer`", attribute(loop="wrapped"), "loop", without=SYNCHRONOUS),
     "three": Feature("three nodes", three),
-    "autocast": Feature("autocast to bfloat16", attribute(autocasts=True)),
+    "autocast": Feature("mixed precision (autocast to bfloat16)", attribute(autocasts=True)),
     "scaler": Feature("`GradScaler`", attribute(scales=True)),
     "accumulate": Feature("accumulation in `no_sync`", attribute(micro=3), "micro"),
     "accumulate_bare": Feature(
@@ -274,14 +274,16 @@ FEATURES: dict[str, Feature] = {
     ),
     "scheduler": Feature("a scheduler", attribute(has_scheduler=True)),
     "freeze": Feature(
-        "a layer that is frozen in mid-run",
+        "a layer that you freeze during the run",
         attribute(frozen=lambda step: step >= FROZEN_AT),
         "frozen",
         unequal=dict.fromkeys(PARAMETERS, TENSORS),
         differs="head",
     ),
     "unfreeze": Feature(
-        "a layer that is unfrozen in mid-run", attribute(frozen=lambda step: step < 10), "frozen"
+        "a layer that you unfreeze during the run",
+        attribute(frozen=lambda step: step < 10),
+        "frozen",
     ),
     "tied": Feature("tied parameters", part("tied")),
     "unused": Feature("unused parameters", part("unused")),
@@ -297,7 +299,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "float64": Feature("float64", attribute(dtype=torch.float64), "dtype"),
     "bfloat16": Feature("bfloat16", attribute(dtype=torch.bfloat16), "dtype"),
-    "skips": Feature("a step left out on all nodes", attribute(skips=lambda s: s % 9 == 5)),
+    "skips": Feature("a step that all nodes leave out", attribute(skips=lambda s: s % 9 == 5)),
     "tcp": Feature("`transport: tcp`", setting(transport="tcp"), "transport"),
     "shm": Feature("`transport: shm`", setting(transport="shm"), "transport"),
     "fp16": Feature(
@@ -329,7 +331,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "uneven_speeds": Feature("a slower node", attribute(pause_s=slow_last), keeps_pace=False),
     "late": Feature(
-        "a node that comes late",
+        "a node that starts late",
         attribute(late_steps=15),
         excludes=UNEVEN,
         keeps_pace=False,
@@ -367,7 +369,7 @@ FEATURES: dict[str, Feature] = {
         without=SYNCHRONOUS,
     ),
     "curve": Feature("`security: curve`", with_keys),
-    "join": Feature("`join` in place of a list", joining),
+    "join": Feature("`join` instead of a list", joining),
     "own_state": Feature("`initial_state: own`", setting(initial_state="own"), "state"),
     "peers_state": Feature("`initial_state: peers`", setting(initial_state="peers"), "state"),
     "leader_loss": Feature("`leader_loss`", attribute(chooses_leaders=True), without=SYNCHRONOUS),
@@ -383,7 +385,7 @@ FEATURES: dict[str, Feature] = {
         for name, text, kind in [
             ("kill", "a kill with a restart", "kill"),
             ("kill_checkpoint", "a kill with a restart from a checkpoint", "kill_checkpoint"),
-            ("stop", "a stop of 1.5 s", "stop"),
+            ("stop", "a process that stops for 1.5 s", "stop"),
             ("terminate", "SIGTERM", "terminate"),
             ("spare", "a kill with `--spare`", "spare"),
         ]
@@ -400,10 +402,10 @@ FEATURES: dict[str, Feature] = {
             without=SYNCHRONOUS,
         )
         for name, text, codes in [
-            ("ddp", "two ranks of DistributedDataParallel a node", refused("E308", "together")),
+            ("ddp", "nodes of two DistributedDataParallel ranks", refused("E308", "together")),
             (
                 "fsdp",
-                "two ranks of FSDP2 a node",
+                "nodes of two FSDP2 ranks",
                 refused("E308", "together") | refused("E132", *TRANSACTIONS, "lsgd"),
             ),
         ]
@@ -919,8 +921,10 @@ def _cell(feature: Feature, algorithm: str) -> str:
 
 def table() -> str:
     """Return what works under which algorithm, as docs/algorithms.md says it."""
-    rows = rows_of_table()
-    everywhere = [text for text, cells in rows[1:] if set(cells) == {"yes"}]
+    texts: dict[tuple[str, ...], list[str]] = {}  # of the features that have these cells
+    for text, cells in rows_of_table()[1:]:
+        texts.setdefault(tuple(cells), []).append(text)
+    everywhere = texts.pop(("yes",) * len(COLUMNS))
     head = " | ".join(f"`{name}`" for name in COLUMNS)
     text = f"Every algorithm works with these: {', '.join(everywhere)}. The table shows the others."
     lines = [
@@ -928,7 +932,7 @@ def table() -> str:
         "",
         f"| | {head} |",
         "|---|" + "---|" * len(COLUMNS),
-        *(f"| {text} | {' | '.join(cells)} |" for text, cells in rows if set(cells) != {"yes"}),
+        *(f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in texts.items()),
     ]
     return "\n".join(lines)
 
