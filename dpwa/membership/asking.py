@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import zmq
 
@@ -17,7 +16,6 @@ from dpwa.errors import AddressError
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.joining import JoinAnswer, JoinOutcome, Seeds
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
 from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.runtime import Background
@@ -44,17 +42,11 @@ TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # number of members that are notified of changes at once
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # including the call back
+ANSWER_WITHIN_S = 5.0  # the time in which a node that wants to join must get its answer
 TO_JOIN, TRIAL = "to join", "trial"  # purposes of a question; a trial asks a dead node
 MAX_TRIALS = MAX_CALLS // 2  # at once, so that there is room for other calls
 
-
-@dataclass(frozen=True)
-class Located:
-    """The result of a look-up of a host name."""
-
-    seed: Seed
-    found: tuple[str, ...] | str  # the addresses, or the reason why there are none
-    known: Collection[str]  # addresses that are not asked again
+Done = Callable[[str], None]  # receives the problem, or "" if there was none
 
 
 class Asking(Listener):
@@ -67,7 +59,6 @@ class Asking(Listener):
         context: MembershipContext,
         # connects the node to all members, and disconnects it from former members
         connect: Callable[[tuple[MemberEntry, ...]], None],
-        called_back: Callable[[CallBack, str], None],  # receives the result of a call back
     ) -> None:
         self._member_list = member_list
         self._algorithm = config.algorithm
@@ -75,7 +66,6 @@ class Asking(Listener):
         self._tx = context.tx
         self._clock = context.runtime
         self._connect = connect
-        self._called_back = called_back
         told = [seed.endpoint for seed in config.seeds]
         self._seeds = Seeds([*config.seeds, *context.remembered], context.rng)
         self._told = frozenset(told)
@@ -84,9 +74,9 @@ class Asking(Listener):
         self._memory = context.memory
         self._met: dict[str, str] = {}  # the names of the nodes that answered, by address
         self._problems: dict[str, str] = {}  # the logged problems, by place
-        self._commands: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
         self._calls = Calls(context.keyring, self._clock)
-        self._to_call: list[tuple[CallBack, float]] = []  # with the times when they expire
+        # the nodes that wait for a call back, with the times when they expire
+        self._to_call: list[tuple[MemberEntry, Done, float]] = []
         self._asked_at = self._clock.now()
         self._told_at = -math.inf
         self._has_ended = context.runtime.event()
@@ -96,10 +86,20 @@ class Asking(Listener):
 
     # Any thread
 
-    def submit(self, command: CallBack | Located | Seed) -> None:
-        """Queue a call back, an address that was looked up, or a node to ask for admission."""
-        self._commands.put(command)
-        self._tx.tick_listeners()
+    def call_back(self, entry: MemberEntry, done: Done) -> None:
+        """Call a node that wants to join. The TxThread then calls `done`."""
+        self._soon(self._call_back, entry, done)
+
+    def ask_there(self, seed: Seed) -> None:
+        """Ask the node at an address for admission."""
+        self._soon(self._add_seed, seed)
+
+    def members_changed(self) -> None:
+        """Connect the node to new members, and notify other members."""
+        self._soon(self._take_changes)
+
+    def _soon(self, act: Callable[..., None], *given: Any) -> None:
+        self._tx.call_soon(self._safely, act, *given)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop asking, and save the members. Return whether the thread stopped in time."""
@@ -119,30 +119,39 @@ class Asking(Listener):
         self._has_ended.set()
 
     def poll_sockets(self) -> None:
-        try:
-            self._calls.go_on()
-        except Exception:
-            log.exception("membership: an unforeseen error. The node continues [DPWA-W018]")
+        self._safely(self._calls.go_on)
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         self.poll_sockets()
+        self._safely(self._tick)
+        return math.inf if self._has_ended.is_set() else TICK_S
+
+    def _safely(self, act: Callable[..., None], *given: Any) -> None:
         try:
-            self._take_commands()
-            self._member_list.tick()
-            self._connect(self._member_list.peers)
-            if self._has_ended.is_set():
-                return math.inf
-            self.has_looked = True
-            if self._memory is not None:
-                self._memory.save_members(self._member_list, self._background, self._clock.now())
-            if not self._member_list.is_replaced:
-                self._tell_changes()
-                self._ask()
-                self._ask_to_join()
-                self._check()
+            act(*given)
         except Exception:
             log.exception("membership: an unforeseen error. The node continues [DPWA-W018]")
-        return TICK_S
+
+    def _tick(self) -> None:
+        self._call_waiting()
+        self._member_list.tick()
+        self._take_changes()
+        if self._has_ended.is_set():
+            return
+        if self._memory is not None:
+            self._memory.save_members(self._member_list, self._background, self._clock.now())
+        if not self._member_list.is_replaced:
+            self._ask()
+            self._ask_to_join()
+            self._check()
+
+    def _take_changes(self) -> None:
+        if self._has_ended.is_set():
+            return
+        self._connect(self._member_list.peers)
+        self.has_looked = True
+        if not self._member_list.is_replaced:
+            self._tell_changes()
 
     # Members
 
@@ -172,6 +181,11 @@ class Asking(Listener):
         self._tx.send_message(name, *self._member_list.roster(name, asks=True), must=False)
 
     # Other nodes
+
+    def _add_seed(self, seed: Seed) -> None:
+        if self._member_list.waits:
+            self._seeds.add_seed(seed)
+            self._ask_to_join()
 
     def _ask_to_join(self) -> None:
         own, peers = self._member_list.own, self._member_list.peers
@@ -207,19 +221,21 @@ class Asking(Listener):
                 found: tuple[str, ...] | str = self._look_up(seed.endpoint)
             except AddressError as error:
                 found = error.text
-            self.submit(Located(seed, found, known))
+            self._soon(self._ask_at_address, seed, found, known)
 
         self._background.start(seed.endpoint, look_up)
 
-    def _ask_at_address(self, located: Located) -> None:
-        place, found = located.seed.endpoint, located.found
+    def _ask_at_address(
+        self, seed: Seed, found: tuple[str, ...] | str, known: Collection[str]
+    ) -> None:
+        """Ask at the addresses of a host, except those that are known, or note why it has none."""
         if isinstance(found, str):
-            self._failed(place, JoinAnswer(found))
+            self._failed(seed.endpoint, JoinAnswer(found))
             return
-        self.outcome.located(place, found)
+        self.outcome.located(seed.endpoint, found)
         for address in found:
-            if address not in located.known:
-                self._ask_at(located.seed.name, address)
+            if address not in known:
+                self._ask_at(seed.name, address)
 
     def _ask_at(self, name: str, endpoint: str, purpose: str = TO_JOIN) -> None:
         stamp = self._member_list.own.stamp
@@ -293,42 +309,35 @@ class Asking(Listener):
 
         return self._call(claim, partial(self._member_list.checked, claim), missing)
 
-    def _take_commands(self) -> None:
-        """Process the commands of other threads, and call back nodes that want to join."""
-        now = self._clock.now()
-        waiting = list(self._to_call)
-        while not self._commands.empty():
-            match command := self._commands.get():
-                case CallBack():
-                    waiting.append((command, now + ANSWER_WITHIN_S))
-                case Located():
-                    self._ask_at_address(command)
-                case Seed() if self._member_list.waits:
-                    self._seeds.add_seed(command)
+    def _call_back(self, entry: MemberEntry, done: Done) -> None:
+        self._to_call.append((entry, done, self._clock.now() + ANSWER_WITHIN_S))
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        """Call the nodes that want to join, within the limit of calls at once."""
+        now, waiting = self._clock.now(), self._to_call
         self._to_call = [
-            (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
+            (entry, done, expires)
+            for entry, done, expires in waiting
+            if not self._dial(entry, done) and now < expires
         ]
 
-    def _dial(self, who: CallBack) -> bool:
-        entry = who.entry
-
+    def _dial(self, entry: MemberEntry, done: Done) -> bool:
         def found(incarnation: int) -> None:
             is_it = incarnation >= entry.incarnation
-            self._called_back(who, "" if is_it else "an earlier process of this name is there")
+            done("" if is_it else "an earlier process of this name is there")
 
-        if self._call(entry, found, partial(self._called_back, who)):
+        if self._call(entry, found, done):
             return True
         question = self._calls.question_at(entry.endpoint)
         asks_to_join = question is not None and question.purpose in (TO_JOIN, TRIAL)
         is_of_it = question is not None and question.name in ("", entry.name)
         if asks_to_join and is_of_it and entry.incarnation <= HIGHEST_HEARSAY:
-            self._called_back(who, "")  # both nodes ask each other, so that call finds out
+            done("")  # both nodes ask each other, so that call finds out
             return True
         return False
 
-    def _call(
-        self, entry: MemberEntry, found: Callable[[int], None], failed: Callable[[str], None]
-    ) -> bool:
+    def _call(self, entry: MemberEntry, found: Callable[[int], None], failed: Done) -> bool:
         """Ask a process for its identity. Report its incarnation, or why there is none."""
 
         def answered(message: Message, _payload: Frame) -> None:

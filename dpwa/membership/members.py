@@ -74,19 +74,8 @@ class Members(Closeable):
             memory,
             self._remembered,
         )
-        service = RosterService(
-            self._member_list,
-            node.config.algorithm,
-            context,
-            lambda command: self._asking.submit(command),
-        )
-        self._asking = Asking(
-            self._member_list,
-            node.config,
-            context,
-            PeerKeeper(node),
-            service.called_back,
-        )
+        asking = self._asking = Asking(self._member_list, node.config, context, PeerKeeper(node))
+        service = RosterService(self._member_list, node.config.algorithm, context, asking)
         node.attach(service, RosterListener(self._member_list, context))
         node.describe("membership", self.report)
         node.are_known, node.have_come = self.are_known, self.have_come
@@ -210,7 +199,7 @@ class Members(Closeable):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        self._tx.tick_listeners()
+        self._asking.members_changed()
 
 
 class PeerKeeper:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dpwa.config.endpoints import Seed
+from dpwa.membership.asking import ANSWER_WITHIN_S, Asking
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.node.fetching.tx_thread import TxThread
@@ -32,20 +32,11 @@ from dpwa.wire.members import (
 log = logging.getLogger("dpwa.members")
 
 MAX_WAITING = 16  # nodes that want to join, and are being called back
-ANSWER_WITHIN_S = 5.0
 HEARD_WITHIN_S = 1.0  # after so much silence, a member is suspected, or probed for others
 FOUND_OUT_WITHIN_S = 10.0  # longer than it takes until a suspect is dead
 MAX_PROBES = 16  # at once; a node that asks for more probes also asks other helpers
 MAX_PROBES_OF_ONE = 8  # at once for one sender
 PROBE_WITHIN_S = 2.0
-
-
-@dataclass(frozen=True)
-class CallBack:
-    """A node that wants to join, which must be called back at its address."""
-
-    entry: MemberEntry  # the node's entry about itself
-    news: tuple[MemberEntry, ...]  # its entries about other nodes
 
 
 @dataclass
@@ -65,19 +56,17 @@ class RosterService(Service):
         member_list: MemberList,
         algorithm: str,
         context: MembershipContext,
-        # queues a call back, whose result goes to `called_back`, or a node to ask for admission
-        submit: Callable[[CallBack | Seed], None],
+        asking: Asking,
     ) -> None:
         self._member_list = member_list
         self._algorithm = algorithm
         self._context = context
-        self._submit = submit
+        self._asking = asking
         self._names = Names(member_list)
         self._probes = Probes(member_list, context.tx)
-        self._wake = context.rx.wake
+        self._rx = context.rx
         self._clock = context.runtime
         self._waiting: dict[tuple[str, int], _Waiting] = {}
-        self._results: deque[tuple[CallBack, str]] = deque()
 
     def receive(
         self,
@@ -97,26 +86,22 @@ class RosterService(Service):
             case ProbeRequest():
                 self._probes.start(sender, message, reply)
 
-    def called_back(self, who: CallBack, problem: str) -> None:
-        """Note the result of a call back. `problem` is "" if the node was found. Thread-safe."""
-        self._results.append((who, problem))
-        self._wake()
+    def _called_back(self, entry: MemberEntry, news: tuple[MemberEntry, ...], problem: str) -> None:
+        """Admit a node that was called back, or reject it if there was a problem."""
+        waiting = self._waiting.pop((entry.name, entry.incarnation), None)
+        if not problem:
+            self._member_list.believe(entry)
+            self._member_list.receive_entries(news)
+        if waiting is not None and problem:
+            own = self._member_list.own.name
+            log.info("%s: did not admit %s: %s", own, entry.name, problem)
+            self._not_there(waiting.request, waiting.reply, entry.endpoint)
+        elif waiting is not None:
+            self._welcome(waiting.request, waiting.reply, entry.name)
 
     def tick(self, now: float) -> bool:
-        """Answer nodes that were called back, and helpers' probes that have a result."""
+        """Answer helpers' probes that have a result."""
         self._member_list.note_awake()  # the TxThread may be busy with messages for a long time
-        while self._results:
-            who, problem = self._results.popleft()
-            waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
-            if not problem:
-                self._member_list.believe(who.entry)
-                self._member_list.receive_entries(who.news)
-            if waiting is not None and problem:
-                own = self._member_list.own.name
-                log.info("%s: did not admit %s: %s", own, who.entry.name, problem)
-                self._not_there(waiting.request, waiting.reply, who.entry.endpoint)
-            elif waiting is not None:
-                self._welcome(waiting.request, waiting.reply, who.entry.name)
         self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
         return self._probes.go_on()
 
@@ -152,7 +137,8 @@ class RosterService(Service):
         elif message.name != own.name and self._member_list.waits:
             reason = f"{own.name} is itself waiting to be admitted"
             self._turn_away(message.request, reply, "waiting", reason)
-            self._submit(Seed(message.endpoint, message.name))  # it may belong to a cluster
+            # The other node may belong to a cluster.
+            self._asking.ask_there(Seed(message.endpoint, message.name))
         elif is_known:
             self._member_list.receive_entries(news)
             self._welcome(message.request, reply, message.name)
@@ -172,7 +158,9 @@ class RosterService(Service):
             entry = MemberEntry(message.name, message.endpoint, message.incarnation)
             if said is not None and said.stamp > entry.stamp and _is_of(message, said):
                 entry = said
-            self._submit(CallBack(entry, tuple(e for e in news if e.name != message.name)))
+            others = tuple(e for e in news if e.name != message.name)
+            answer = partial(self._rx.call_soon, self._called_back, entry, others)
+            self._asking.call_back(entry, answer)
 
     @property
     def _source(self) -> str:

@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -79,8 +80,9 @@ class Tables(Closeable):
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         contacts.offer_memory()
         pending = PendingOperations(group.view, runtime)
-        answers = Answers(node.rx.wake)
-        settings = Settings(runtime, patience_s, answers.queue_answer, node.rx.wake)
+        answers = Answers()
+        answer = partial(node.rx.call_soon, answers.add_answer)
+        settings = Settings(runtime, patience_s, answer, node.rx.wake)
         engine = Engine(
             pending, group, contacts, _counted(node.tx.send_message, contacts), settings
         )

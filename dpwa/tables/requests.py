@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,24 +61,17 @@ class ReadAnswer:
 
 
 class Answers:
-    """The answers of a node. After a call of `wake`, the RxThread sends them."""
+    """The answers of a node. Belongs to the RxThread, which sends them."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._fresh: queue.SimpleQueue[ReadAnswer] = queue.SimpleQueue()
+    def __init__(self) -> None:
         self._waiting: deque[ReadAnswer] = deque()
 
-    def queue_answer(self, answer: ReadAnswer) -> None:
-        """Enqueue an answer. Any thread may call this."""
-        self._fresh.put(answer)
-        self._wake()
+    def add_answer(self, answer: ReadAnswer) -> None:
+        nbytes = sum(waiting.data.nbytes for waiting in self._waiting)
+        if nbytes < MAX_ANSWER_BYTES:  # a node without an answer will ask again
+            self._waiting.append(answer)
 
     def send_answers(self, now: float) -> bool:
-        while not self._fresh.empty():
-            answer = self._fresh.get()
-            nbytes = sum(waiting.data.nbytes for waiting in self._waiting)
-            if nbytes < MAX_ANSWER_BYTES:  # a node without an answer will ask again
-                self._waiting.append(answer)
         for _ in range(len(self._waiting)):
             answer = self._waiting.popleft()
             if not answer.send_pieces(now):

@@ -10,7 +10,6 @@ from dpwa.config import load_config
 from dpwa.membership.asking import MAX_TRIALS, TICK_S, TRIAL, Asking
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.service import CallBack
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport import calls
 from dpwa.transport.link import LinkState
@@ -48,21 +47,14 @@ class Member:
         self.list = MemberList(OWN, self.time, rng, lambda: None)
         handle = SimpleNamespace(
             send_message=lambda *_: None,
-            tick_listeners=lambda: None,
+            call_soon=lambda act, *given: act(*given),
             state_of=lambda _: LinkState.DOWN,
         )
         context = MembershipContext(
             handle, handle, None, self.time, rng, lambda at: (at,), frozenset(), None, ()
         )
         config = load_config({"join": [OWN.endpoint]}, environ={})
-        self.called_back = []
-        self.asking = Asking(
-            self.list,
-            config,
-            context,
-            lambda peers: None,
-            lambda *told: self.called_back.append(told),
-        )
+        self.asking = Asking(self.list, config, context, lambda peers: None)
         poller = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
         self.asking.attached(SimpleNamespace(), poller)
         for index in range(DEAD):
@@ -116,6 +108,6 @@ def test_who_wants_to_join_is_called_at_once_however_many_of_the_dead_are_tried(
         member.asking.tick(0.0)
     places = [f"tcp://10.0.0.2:{port}" for port in range(1, 13)]
     for place in places:
-        member.asking.submit(CallBack(MemberEntry(place, place, 1), ()))
+        member.asking.call_back(MemberEntry(place, place, 1), lambda problem: None)
     member.asking.tick(0.0)
     assert all(map(member.asking._calls.question_at, places))

@@ -198,10 +198,10 @@ class RxThread(NodeThread):
             if self._is_stopping:
                 self._end_services(router)
                 return
-            if self.waker.receiver in ready:
-                self.waker.clear()
-                self._due = dict.fromkeys(self._ticking)
             try:
+                if self.waker.receiver in ready:
+                    self._due = dict.fromkeys(self._ticking)
+                    self.make_calls()
                 if router in ready:
                     self._answer(router)
                 # After the answers, because a connection may have closed after its message.
