@@ -32,7 +32,7 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.features import FEATURES
 from dpwa.lifecycle import Closeable, weakly
-from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.arrival import Arrival
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
 from dpwa.node.trainer import Trainer
@@ -101,7 +101,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 self._stack.close()
             raise
         _made.add(self)
-        self._terms = FetchTerms(is_finite=is_finite if loaded.guard == "finite" else None)
+        self.node.rounds.guard(is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()
 
     def _make(self, name: str, config: Config) -> None:
@@ -139,7 +139,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         else:
             layout, source = Layout.of_bytes(), byte_array(parameters)
 
-        self._layout, check = layout, self._terms.is_finite
+        self._layout, check = layout, self.node.rounds.is_finite
 
         def write(slot: ByteArray) -> SnapshotCopy:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
@@ -150,7 +150,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self._states.copy_if_due(partial(values_part, layout, source))
         view = rounds.begin_update(None if loss is None else loss_value(loss))
         rounds.publish_snapshot(layout, source.nbytes, write)
-        rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
+        rounds.ask(rounds.algorithm.asks(view), layout)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most for `timeout_ms`.
@@ -215,7 +215,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             )
         layout, wide = array_layout(parameters), np.promote_types(parameters.dtype, np.float32)
         model = ArrayModel(np.array(parameters, wide, order="C").reshape(-1), layout)
-        trainer = Trainer(self.node.rounds, model, self._terms)
+        trainer = Trainer(self.node.rounds, model)
 
         def go_on(others_train: bool) -> bool:  # noqa: ARG001
             self._states.copy_if_due(lambda: values_part(layout, model.image()), saves=False)

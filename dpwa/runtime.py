@@ -267,8 +267,7 @@ class SystemRuntime(SystemClock):
         event._cond = Condition()  # type: ignore[attr-defined]
         return event
 
-    def queue(self) -> SimpleQueue[Any]:
-        return SimpleQueue()
+    queue: Callable[[], SimpleQueue[Any]] = staticmethod(SimpleQueue)
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         return threading.Thread(target=run, name=name, daemon=True)

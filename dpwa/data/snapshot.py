@@ -208,6 +208,8 @@ class SnapshotPool(Closeable):
             self.version = max(self.version, version)
 
     def settle(self) -> None:
+        if self._pending is None:  # as when it was copied at once
+            return
         with self._lock:
             self._commit()
 

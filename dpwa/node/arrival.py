@@ -34,18 +34,6 @@ from dpwa.wire.shards import WHOLE, Shard
 IsFinite = Callable[[ByteArray, str, int], bool]  # arguments: bytes, dtype, offset in the snapshot
 
 
-@dataclass(frozen=True)
-class FetchTerms:
-    """The content of a fetch, and how its values are checked."""
-
-    fraction: float = 1.0  # share of the parameters; each fetch gets a different part
-    # checks values of a dtype, on any thread; `None`: unchecked
-    is_finite: IsFinite | None = None
-
-
-WHOLE_SNAPSHOT = FetchTerms()
-
-
 @dataclass(eq=False)
 class Arrival:
     """A peer's snapshot, or the pieces of it that this round fetches, ready to be merged.
@@ -65,6 +53,8 @@ class Arrival:
     factor: float = 0.0  # weight of the merge, from 0 to 1
     # this node's own snapshot of the round; `None` if it could not be published
     published: Snapshot | None = None
+    # the part of it that counts as merged, and is not merged again; `None`: it may be
+    shard: Shard | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
     ahead: float = 0.0  # share of an update by which it is ahead of `published`, as it is later
     waited_s: float = 0.0  # time that `update_wait` spent waiting for the snapshot
@@ -140,16 +130,13 @@ class FetchRequest:
     only: str | None = None  # the only peer that may be asked; `None`: any
     among: Collection[str] | None = None  # peers to choose from; `None`: all
     version: int = 0  # of the snapshot; 0: the newest
-    own_version: int = 0  # of this node's snapshot in a transaction
     # clock of this node; a peer that is far behind it is not merged; 0: any peer is
     clock: float = 0.0
     # versions that were merged, and are not merged again; `None`: repeats are allowed
     merged: MergedVersions | None = None
-    # the peer's transaction to which the fetch belongs; `None`: the trainer's own
-    collects: bytes | None = None
-    first: str | None = None  # the peer to ask first
     may_map: bool = True  # whether to accept the name of the peer's shared memory
     is_exact: bool = False  # whether to use no codec, so that all values are exact
+    first: str | None = field(init=False)  # the peer to ask first
     peer: str = ""  # the peer of the result
     # the received snapshot, or the memory in which it is
     found: Arrival | PeerMemory | None = None
@@ -159,8 +146,13 @@ class FetchRequest:
     _result: SimpleQueue[Arrival | PeerMemory | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.first = self.first or self.only
+        self.first = self.only
         self._result = self.runtime.queue()
+
+    def begin_anew(self, peer: str) -> None:
+        """Ask this peer first, which is not to answer with its shared memory again."""
+        self.first, self.may_map, self.found = peer, False, None
+        self._is_over, self._result = threading.Lock(), self.runtime.queue()
 
     def merged_of(self, peer: str) -> int:
         """Return the version of a peer's snapshot that must not be merged again, or 0."""

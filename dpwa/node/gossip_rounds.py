@@ -8,18 +8,19 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
-from dpwa.errors import MismatchError
+from dpwa.errors import MismatchError, UserError
 from dpwa.lifecycle import tell_launcher
-from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchRequest, FetchTerms, IsFinite, Merge
-from dpwa.node.assembly import algorithm_of
+from dpwa.node.arrival import Arrival, FetchRequest, IsFinite, Merge
+from dpwa.node.assembly import algorithm_of, neighbours_in
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import ShardGroup, TrainerFetches
+from dpwa.node.fetch_targets import TrainerFetches
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.merger import LossWatch, Merger
 from dpwa.node.training_figures import Activity
@@ -30,7 +31,7 @@ from dpwa.policy.interpolation import interpolation
 from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
-from dpwa.wire.shards import Shard
+from dpwa.wire.shards import WHOLE, Shard, shard_of
 
 log = logging.getLogger("dpwa.node")
 
@@ -80,12 +81,42 @@ class NodeView:
         return self._leader_table.total_updates(self._peer_table.names)
 
 
+class ShardGroup(Protocol):
+    """The ranks of a node whose model is sharded. Each rank exchanges its own shards.
+
+    All ranks call each method at the same place of the same round.
+    """
+
+    def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
+        """Return the request of all ranks, or `None` if they make no request.
+
+        `ask` is the request that the algorithm of this rank would make. `draw` lets flow control
+        pick a peer that is not in the given collection.
+        """
+        ...
+
+    def same_for_all(
+        self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
+    ) -> Arrival | None:
+        """Return an arrival that has the same peer and version on all ranks, or `None`.
+
+        Other arrivals are released. `older` returns an earlier version of an arrival, if the peer
+        still has that version.
+        """
+        ...
+
+    def all(self, own: bool) -> bool:
+        """Tell whether `own` is true on all ranks."""
+        ...
+
+
 SAID_EVERY_S = 60.0  # from one message on the state of this node to the next that says the same
 LOOKED_EVERY_S = 2.0  # for whether all peers are refused, which nodes may be only for a moment
 MAX_REFUSALS = 5  # in one message
 MAX_UNPAIRED_CALLS = 20  # calls of one kind in a row, of which each step needs both
 # whole values next to what a codec sends of them, for which `timeout_ms` is set
 MAX_TIMES_LONGER = 4
+UNNAMED = "parameters"  # name of raw values, which says nothing in a message
 MAX_ROUNDS_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
@@ -106,17 +137,21 @@ class GossipRounds:
         # the other ranks of a member whose model is sharded; `None`: it is not
         self.shard_group: ShardGroup | None = None
         self._context = context
-        self._transactions = context.transactions
-        self._is_finite: IsFinite | None = None  # see `guard`
+        self.is_finite: IsFinite | None = None  # see `guard`
+        self.fraction = 1.0  # of the parameters that a fetch is for, another part every time
         self._tx = tx
         self.check_open = check_open
-        self._fetches = TrainerFetches(context, type(self.algorithm), tx.fetch)
+        self._fetches = TrainerFetches(context, tx.fetch)
+        self._neighbours = neighbours_in(context.config, context.name)
+        default = "merge" if self.algorithm.repeats else "skip"
+        self._skips_repeats = (context.config.repeat or default) == "skip"
+        self._next_shard = 0  # which shard of the parameters is next
         self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures
         self._request: FetchRequest | None = None  # that is to be waited for
-        self._published: Snapshot | None = None  # in this round
+        self.published: Snapshot | None = None  # in this round
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all ranks of a shard group alike
         self._begins = 0  # in a row, without a wait between
@@ -130,50 +165,6 @@ class GossipRounds:
         self._are_refused = False  # all peers, when that was looked for last
         is_one = not context.config.is_open and len(context.config.nodes) == 1
         self._needs_finish = context.config.needs_finish and not is_one
-
-    @property
-    def progress(self) -> TrainingProgress:
-        return self.merger.progress
-
-    @property
-    def merges(self) -> int:
-        return self.merger.merges
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether an update has begun, and not been waited for."""
-        return self._begins > 0
-
-    @property
-    def is_to_finish(self) -> bool:
-        """Whether the node has trained beside others, and therefore must call `finish`."""
-        heard = map(self._context.peer_table.was_heard, self.view.peers)
-        return self._needs_finish and self.began_at is not None and any(heard)
-
-    def choose_leaders_by(self, loss: float | None) -> None:
-        """Choose leaders by this loss from now on, in place of the training loss."""
-        self._losses.choose_leaders_by(loss)
-
-    def begin_with(self, trace: bytes) -> None:
-        """Set the trace of the parameters of the beginning. See `policy.beginners`."""
-        self.merger.set_progress(trace=trace)
-
-    def resume(self, clock: float, updates: int) -> None:
-        """Continue the training of peers, or an earlier training of this node.
-
-        Versions continue from there, too, because peers ask for versions if neighbours change with
-        the round.
-        """
-        self.merger.progress = TrainingProgress(clock=clock)
-        self.view.updates = updates
-        self._publications = updates
-        self._context.pool.resume(updates)
-
-    def guard(self, is_finite: IsFinite | None) -> None:
-        """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
-        self._is_finite = is_finite
-        if self._transactions is not None:
-            self._transactions.is_finite = is_finite
 
     def begin_update(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, pass on loss reports.
@@ -217,19 +208,17 @@ class GossipRounds:
             own = self._context.pool.publish_snapshot(layout, nbytes, self.merger.progress, write)
         finally:
             self.figures.turn_to(before)
-        if own is not None and self._transactions is not None:
-            self._transactions.published(own.version)
-        self._request, self._published = None, own
+        self._request, self.published = None, own
         return own is not None
 
-    def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
-        """Start a fetch, or none if `ask` is `None`. Never waits.
+    def ask(self, ask: Ask | None, layout: Layout) -> None:
+        """Choose a peer and start a fetch, or none if `ask` is `None`. Never waits.
 
         `layout` is the layout that the peer's snapshot must have.
         """
-        context, own = self._context, self._published
-        if ask is not None:
-            self._fetches.check(ask)
+        if ask is not None and (problem := self._problem_of(ask)):
+            who = f"algorithm {self._context.config.algorithm!r}: asks"
+            raise UserError(f"{who} returned {ask!r}; expected {problem} [DPWA-E118]")
         doubted = self._bears_out = self._doubted
         if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
@@ -238,34 +227,57 @@ class GossipRounds:
         if ask is None:
             return
         self._doubted = ""
-        self._request = request = self._fetches.request(
-            ask,
+        pool, peer_table = self._context.pool, self._context.peer_table
+        is_pull = ask.terms is Terms.PULL
+        among: Collection[str] | None = None
+        if doubted:
+            among = [name for name in peer_table.names if name != doubted]
+        elif not ask.peer and not self._neighbours.are_everybody:
+            among = self._neighbours.among(peer_table.names, self.view.updates - 1)
+        version = 0
+        if ask.peer is None and self._neighbours.are_tagged and not doubted:
+            version = pool.version if self.published is None else self.published.version
+        is_whole = self._wants_all or bool(doubted) or not is_pull or self.fraction >= 1.0
+        self._next_shard += 1
+        self._request = FetchRequest(
             layout,
-            terms,
-            Deadline(context.runtime, context.config.timeout_ms / 1000),
-            published=None if own is None else own.version,
-            updates=self.view.updates,
+            Deadline(self._context.runtime, self._context.config.timeout_ms / 1000),
+            self._context.runtime,
+            shard=WHOLE if is_whole else shard_of(layout, self.fraction, self._next_shard - 1),
+            is_finite=self.is_finite,
+            terms=ask.terms,
+            only=ask.peer,
+            among=among,
+            version=version,
             clock=self.merger.own_clock,
-            takes_all=self._wants_all or bool(doubted),
-            without=doubted,
+            merged=peer_table.merged if is_pull and self._skips_repeats and not doubted else None,
         )
-        transactions = self._transactions
-        if ask.terms is Terms.EXCHANGE and transactions is not None and transactions.is_engaged:
-            request.end_fetch()
-        elif ask.terms is not Terms.PULL:
-            self._tx.fetch(request)
-        else:
-            self._fetches.pull(request)
+        self._fetches.start(self._request)
+
+    def _problem_of(self, ask: object) -> str:
+        """Return what was expected if a custom algorithm asks for something impossible, or ""."""
+        if not isinstance(ask, Ask):
+            return "an Ask, or None"
+        # Where peers come and go, one may have gone since the algorithm looked.
+        is_lost = ask.peer is not None and not self._context.peer_table.knows(ask.peer)
+        if is_lost and not self._context.config.is_open:
+            return f"one of the peers in view: {', '.join(self.view.peers) or 'none'}"
+        terms = type(self.algorithm).terms
+        return "" if ask.terms is terms else f"the terms of the class, {terms}"
+
+    def _draw(self, barred: Collection[str]) -> str | None:
+        """Let flow control pick a neighbour in this round that is not barred."""
+        among = self._neighbours.among(self.view.peers, self.view.updates - 1)
+        return self._fetches.choose(barred, among)
 
     def wait_and_merge(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge its snapshot.
 
         This waits at most until `timeout_ms` after that. Clock and parameters are merged on this
-        thread, and so are the transactions with other nodes. `merge` merges the parameters and
-        returns its factor. A peer whose loss or parameters have diverged is not merged. `loss` is
-        the loss at this moment. `None` stands for the one passed to `begin_update`. Returns the
-        last merged snapshot, or `None`. Raises `UserError` if a custom rule returned an impossible
-        factor.
+        thread. `merge` merges the parameters and returns its factor. A peer whose loss or
+        parameters have diverged is not merged. `loss` is the loss at this moment. `None` stands for
+        the one passed to `begin_update`. Returns the last merged snapshot, or `None`. Raises
+        `UserError` if a custom rule returned an impossible factor.
         """
         self.check_open()
         if loss is not None:
@@ -273,39 +285,149 @@ class GossipRounds:
         diverged = self._context.pool.is_finite is False or self.merger.progress.loss == math.inf
         if diverged is not self._has_diverged:
             self._diverges(diverged)
-        request, published = self._request, self._published
-        self._request = self._published = None
+        request, published = self._request, self.published
+        self._request = self.published = None
         self._begins = 0
         if request is None and published is None:
             self._waits += 1
             if self._waits == MAX_UNPAIRED_CALLS:
                 self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
+        if request is None:
+            return None
         before = self.figures.turn_to(Activity.WAIT)
         try:
-            arrival = self._fetched(request, published, merge)
-            while (
-                self._transactions
-                and (transaction := self._transactions.next_settled()) is not None
-            ):
-                self._context.pool.settle()
-                # What was merged before has moved this node away from what it has published.
-                own = published if arrival is None else None
-                factor = self._transactions.factor(transaction)
-                arrival = self.merger.merge_transaction(transaction, factor, own, merge) or arrival
-            return arrival
+            arrival = self._fetched(request, published)
+            if arrival is None:
+                return None
+            self.figures.turn_to(Activity.MERGE)
+            return self.merger.merge(arrival, merge)
         finally:
             if self._fetches.reads is not None:
                 self._fetches.let_go()
             self.figures.turn_to(before)
 
+    def _fetched(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
+        """Wait for a fetch, and return its snapshot with a factor if it is to be merged."""
+        began = self._context.runtime.now()
+        self._context.pool.settle()
+        arrival = self._fetches.result(request)
+        waited_s = self._context.runtime.now() - began
+        self.figures.waits.observe(waited_s)
+        if arrival is not None:
+            arrival = self._judged(arrival, request, published, waited_s)
+        if self.shard_group is not None:
+            older = partial(self._older, request, published)
+            arrival = self.shard_group.same_for_all(arrival, older)
+        return self._believed(arrival, terms=request.terms, is_second=bool(self._bears_out))
+
+    def _judged(
+        self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
+    ) -> Arrival | None:
+        """Return the snapshot with its factor, or `None` if it must not be merged."""
+        arrival.published, arrival.shard, arrival.waited_s = published, request.shard, waited_s
+        self.merger.judge(arrival)
+        self._wants_all = arrival.takes_over and arrival.data.nbytes < arrival.nbytes
+        if self._wants_all or (request.terms is not Terms.PULL and not arrival.takes_over):
+            arrival.release()  # a part will not do; without a transaction, only a take-over
+            return None
+        return arrival
+
+    def _older(
+        self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
+    ) -> Arrival | None:
+        """Return a different version of the snapshot, for ranks that have that one."""
+        older, waited_s = self._fetches.older(arrival.peer, request, version), arrival.waited_s
+        return None if older is None else self._judged(older, request, published, waited_s)
+
+    def _believed(
+        self,
+        arrival: Arrival | None,
+        *,
+        terms: Terms = Terms.PULL,
+        factor: float | None = None,  # `None`: that of the interpolation
+        is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
+    ) -> Arrival | None:
+        """Return the snapshot, unless the peer may lie about its clock. See `policy.beginners`."""
+        own = self.merger.progress.clock
+        if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
+            return arrival
+        doubt, clock = self.merger.doubt(arrival)
+        waits = arrival.takes_over and self._asked_again < MAX_ROUNDS_ASKED_AGAIN
+        is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
+        is_sharded = self.shard_group is not None  # who must all come to the same, and count alike
+        if self._all(is_sound):
+            self._asked_again = 0
+            if arrival.takes_over or not is_second:
+                return arrival
+        elif is_sharded or doubt is Doubt.UNCONFIRMED:
+            self._asked_again += 1
+            self._doubted = "" if is_sharded else arrival.peer
+        elif doubt is Doubt.IMPOSSIBLE:
+            told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
+            self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
+        elif self.merger.is_beginner(clock) and (factor is None or arrival.takes_over):
+            self._doubted = arrival.peer  # there are others ahead
+        elif terms is Terms.PULL and not is_second:
+            arrival.progress, arrival.takes_over = replace(arrival.progress, clock=clock), False
+            self.merger.judge(arrival, factor, may_take_over=False)
+            return arrival
+        arrival.release()
+        return None
+
+    def _measured(self, loss: float) -> None:
+        self.merger.set_progress(loss=loss)
+        if self._losses.is_used:
+            self._losses.measured(loss)
+
+    # The rest of its life
+
+    @property
+    def progress(self) -> TrainingProgress:
+        return self.merger.progress
+
+    @property
+    def merges(self) -> int:
+        return self.merger.merges
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an update has begun, and not been waited for."""
+        return self._begins > 0
+
+    @property
+    def is_to_finish(self) -> bool:
+        """Whether the node has trained beside others, and therefore must call `finish`."""
+        heard = map(self._context.peer_table.was_heard, self.view.peers)
+        return self._needs_finish and self.began_at is not None and any(heard)
+
+    def choose_leaders_by(self, loss: float | None) -> None:
+        """Choose leaders by this loss from now on, in place of the training loss."""
+        self._losses.choose_leaders_by(loss)
+
+    def begin_with(self, trace: bytes) -> None:
+        """Set the trace of the parameters of the beginning. See `policy.beginners`."""
+        self.merger.set_progress(trace=trace)
+
+    def resume(self, clock: float, updates: int) -> None:
+        """Continue the training of peers, or an earlier training of this node.
+
+        Versions continue from there, too, because peers ask for versions if neighbours change with
+        the round.
+        """
+        self.merger.progress = TrainingProgress(clock=clock)
+        self.view.updates = updates
+        self._publications = updates
+        self._context.pool.resume(updates)
+
+    def guard(self, is_finite: IsFinite | None) -> None:
+        """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
+        self.is_finite = is_finite
+
     def skip(self) -> None:
-        """Drop the results of the last `ask` and of transactions."""
+        """Drop the results of the last `ask`."""
         self.check_open()
         self._end_round()
         self._begins = 0
-        while self._transactions and (transaction := self._transactions.next_settled()) is not None:
-            self._transactions.factor(transaction)  # its mass counts all the same
-            transaction.release()
 
     def end_training(self, loss: float | None) -> None:
         """Drop the result of the last `ask`, because no training step follows.
@@ -341,7 +463,6 @@ class GossipRounds:
         shard: Shard,
         factor: float,
         merge: Merge,
-        is_finite: IsFinite | None = None,
     ) -> Arrival | None:
         """Read a peer's newest snapshot and merge it, apart from the algorithm's own merges.
 
@@ -352,35 +473,35 @@ class GossipRounds:
         self.check_open()
         runtime = self._context.runtime
         timeout_s = MAX_TIMES_LONGER * self._context.config.timeout_ms / 1000
-        before = runtime.now()
+        began = runtime.now()
         arrival = self._read(
             FetchRequest(
                 layout,
                 Deadline(runtime, timeout_s),
                 runtime,
                 shard=shard,
-                is_finite=is_finite,
+                is_finite=self.is_finite,
                 only=peer,
                 clock=self.merger.final_clock(peer),
                 is_exact=True,
             )
         )
         if arrival is not None:
-            is_new = not self.merger.has_shared(peer)
-            waited_s = runtime.now() - before
-            self.merger.judge(arrival, factor, waited_s, may_take_over=is_new)
+            arrival.waited_s = runtime.now() - began
+            self.merger.judge(arrival, factor, may_take_over=not self.merger.has_shared(peer))
         if self.shard_group is not None:
             arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
         arrival = self._believed(arrival, factor=factor)
-        return None if arrival is None else self.merger.merge(arrival, merge)
+        if arrival is None:
+            return None
+        with self.figures.doing(Activity.MERGE):
+            return self.merger.merge(arrival, merge)
 
     def _read(self, request: FetchRequest) -> Arrival | None:
-        self._fetches.pull(request)
-        return self._fetches.wait_for_result(request)
+        self._fetches.start(request)
+        return self._fetches.result(request)
 
-    def read_all(
-        self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
-    ) -> Iterator[Arrival]:
+    def read_all(self, layout: Layout, shard: Shard) -> Iterator[Arrival]:
         """Yield a part of the newest snapshot of each connected peer, valid until the next.
 
         If there are more than `MAX_PEERS_READ`, some are picked at random. Waits at most
@@ -400,7 +521,7 @@ class GossipRounds:
                         deadline,
                         runtime,
                         shard=shard,
-                        is_finite=is_finite,
+                        is_finite=self.is_finite,
                         only=peer,
                         clock=self.merger.own_clock,
                     )
@@ -419,7 +540,7 @@ class GossipRounds:
 
     def divergence(self) -> str:
         """Describe the values of this node that are not finite, so that no peer merges them."""
-        pool, is_finite = self._context.pool, self._is_finite
+        pool, is_finite = self._context.pool, self.is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
             return "its loss is not finite" if self.progress.loss == math.inf else ""
@@ -429,6 +550,7 @@ class GossipRounds:
                 repr(tensor.name)
                 for tensor, start in parts
                 if is_finite is not None
+                and tensor.name != UNNAMED
                 and not is_finite(snapshot.data[start : start + tensor.nbytes], tensor.dtype, start)
             ]
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -488,98 +610,11 @@ class GossipRounds:
             therefore,
         )
 
-    def _measured(self, loss: float) -> None:
-        self.merger.set_progress(loss=loss)
-        if self._losses.is_used:
-            self._losses.measured(loss)
-
-    def _fetched(
-        self, request: FetchRequest | None, published: Snapshot | None, merge: Merge
-    ) -> Arrival | None:
-        if request is None:
-            return None
-        before = self._context.runtime.now()
-        self._context.pool.settle()
-        arrival = self._fetches.wait_for_result(request)
-        waited_s = self._context.runtime.now() - before
-        self.figures.waits.observe(waited_s)
-        if arrival is not None:
-            arrival = self._judged(arrival, request, published, waited_s)
-        if self.shard_group is not None:
-            older = partial(self._older, request, published)
-            arrival = self.shard_group.same_for_all(arrival, older)
-        is_second = bool(self._bears_out)
-        arrival = self._believed(arrival, terms=request.terms, is_second=is_second)
-        if arrival is None:
-            return None
-        merged = self.merger.merge(arrival, merge)
-        if merged.factor > 0.0:
-            self._context.peer_table.merged.record_merge(merged.peer, merged.version, request.shard)
-        return merged
-
-    def _judged(
-        self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
-    ) -> Arrival | None:
-        """Return the snapshot with its factor, or `None` if it must not be merged."""
-        arrival.published = published
-        self.merger.judge(arrival, self.merger.factor(arrival), waited_s)
-        self._wants_all = arrival.takes_over and arrival.data.nbytes < arrival.nbytes
-        if self._wants_all or (request.terms is not Terms.PULL and not arrival.takes_over):
-            arrival.release()  # a part will not do; without a transaction, only a take-over
-            return None
-        return arrival
-
-    def _older(
-        self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
-    ) -> Arrival | None:
-        """Return a different version of the snapshot, for ranks that have that one."""
-        older, waited_s = self._fetches.older(arrival.peer, request, version), arrival.waited_s
-        return None if older is None else self._judged(older, request, published, waited_s)
-
-    def _believed(
-        self,
-        arrival: Arrival | None,
-        *,
-        terms: Terms = Terms.PULL,
-        factor: float | None = None,  # `None`: that of the interpolation
-        is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
-    ) -> Arrival | None:
-        """Return the snapshot, unless the peer may lie about its clock. See `policy.beginners`."""
-        own = self.merger.progress.clock
-        if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
-            return arrival
-        doubt, clock = self.merger.doubt(arrival)
-        waits = arrival.takes_over and self._asked_again < MAX_ROUNDS_ASKED_AGAIN
-        is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
-        is_sharded = self.shard_group is not None  # who must all come to the same, and count alike
-        if self._all(is_sound):
-            self._asked_again = 0
-            if arrival.takes_over or not is_second:
-                return arrival
-        elif is_sharded or doubt is Doubt.UNCONFIRMED:
-            self._asked_again += 1
-            self._doubted = "" if is_sharded else arrival.peer
-        elif doubt is Doubt.IMPOSSIBLE:
-            told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
-            self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
-        elif self.merger.is_beginner(clock) and (factor is None or arrival.takes_over):
-            self._doubted = arrival.peer  # there are others ahead
-        elif terms is Terms.PULL and not is_second:
-            arrival.progress = replace(arrival.progress, clock=clock)
-            arrival.takes_over, arrival.staleness = False, own - clock
-            arrival.factor = self.merger.factor(arrival) if factor is None else factor
-            return arrival
-        arrival.release()
-        return None
-
-    def _draw(self, barred: Collection[str]) -> str | None:
-        return self._fetches.draw(barred, self.view.updates)
-
     def _all(self, own: bool) -> bool:
         """Tell whether something is so on all ranks."""
         return own if self.shard_group is None else self.shard_group.all(own)
 
     def _end_round(self) -> None:
-        self._request = self._published = None
+        self._request = self.published = None
         if self._fetches.reads is not None:  # what an interrupt has left
             self._fetches.let_go()

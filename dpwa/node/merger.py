@@ -7,15 +7,14 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpwa.data.shared_memory import NEWS_BYTES
-from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, Merge
 from dpwa.node.assembly import quarantine_of
 from dpwa.node.context import NodeContext
-from dpwa.node.training_figures import Activity, TrainingFigures
+from dpwa.node.training_figures import TrainingFigures
 from dpwa.policy.beginners import (
     BEGINNING,
     LEAD,
@@ -28,9 +27,6 @@ from dpwa.policy.beginners import (
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
 from dpwa.types import TrainingProgress
-
-if TYPE_CHECKING:
-    from dpwa.node.transactions.manager import Settled
 
 log = logging.getLogger("dpwa.node")
 
@@ -143,7 +139,7 @@ class Merger:
         self._uses_rule = uses_rule
         self._method = interpolation(config.interpolation)
         self._options = config.options_of(config.interpolation)
-        self._taken_over_at = 0  # the last version that was published before that
+        self.taken_over_at = 0  # the last version that was published before that
         self._has_warned = False  # that nodes began with unrelated parameters
         # clocks of peers when they were merged last, or had the same parameters; of any thread
         self._shared: dict[str, float] = {}
@@ -171,19 +167,21 @@ class Merger:
         """
         return min(self.own_clock, self._shared.get(peer, math.inf))
 
-    def factor(self, arrival: Arrival) -> float:
-        """Return the factor for a peer's snapshot. `UserError` if a custom rule misbehaves."""
-        threshold = self._config.divergence_threshold
-        return merge_factor(self._method, self._options, self.progress, arrival.progress, threshold)
-
     def judge(
-        self, arrival: Arrival, factor: float, waited_s: float, *, may_take_over: bool = True
+        self, arrival: Arrival, factor: float | None = None, *, may_take_over: bool = True
     ) -> None:
-        """Fill in the factor of a snapshot, which is copied if this node is far behind."""
-        arrival.factor, arrival.waited_s = factor, waited_s
+        """Fill in the factor of a snapshot, which is copied if this node is far behind.
+
+        Without a given factor, it is that of the interpolation rule. Raises `UserError` if a custom
+        rule misbehaves.
+        """
+        own, theirs, threshold = self.progress, arrival.progress, self._config.divergence_threshold
+        if factor is None:
+            factor = merge_factor(self._method, self._options, own, theirs, threshold)
+        arrival.factor = factor
         arrival.staleness = self.progress.clock - arrival.progress.clock
         if arrival.is_read_late:
-            arrival.ahead = read_ahead(-arrival.staleness, factor)
+            arrival.ahead = read_ahead(-arrival.staleness, arrival.factor)
         if may_take_over and self.knows_beginners and self._is_to_take_over(arrival):
             arrival.factor, arrival.takes_over = 1.0, True
 
@@ -213,41 +211,25 @@ class Merger:
 
         `merge` merges the parameters and returns the factor that it used.
         """
-        before = self.figures.turn_to(Activity.MERGE)
         try:
             factor = merge(arrival)
         finally:
             arrival.release()
-            self.figures.turn_to(before)
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
             raise UserError(
                 f"algorithm {self._config.algorithm!r}: merge returned {factor!r}; "
                 "expected the factor that the clock is moved by, from 0 to 1 [DPWA-E119]"
             )
-        if arrival.peer != self._name:  # else it is a share that came back
-            self._peer_table.record(arrival.peer, Outcome.FETCHED)
-            self._shared[arrival.peer] = arrival.progress.clock
-            if self._losses.is_used:
-                self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:
             self._took_over(arrival)
-        elif arrival.peer != self._name and factor > 0.0 and not self._has_warned:
-            self._compare_beginnings(arrival)
         own = self.progress
         share = arrival.data.nbytes / arrival.nbytes  # of the parameters came
         clock = mixed_clock(own.clock, arrival.progress.clock, factor * share)
         self.progress = replace(own, clock=clock)
         self.merges += factor > 0.0
-        if factor > 0.0 and arrival.peer != self._name:
-            self.figures.merged(
-                arrival.peer,
-                arrival.data.nbytes,
-                arrival.staleness,
-                arrival.progress,
-                arrival.version,
-            )
-            if arrival.is_read_late:  # it was mapped
-                self._peer_table.exchanged(arrival.peer, mapped=arrival.data.nbytes)
+        arrival.factor = factor
+        if arrival.peer != self._name:  # else it is a share that came back
+            self._record(arrival)
         log.debug(
             "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
             "new_clock=%.6g",
@@ -260,38 +242,24 @@ class Merger:
             arrival.progress.loss,
             self.progress.clock,
         )
-        arrival.factor = factor
         return arrival
 
-    def merge_transaction(
-        self, transaction: Settled, factor: float, published: Snapshot | None, merge: Merge
-    ) -> Arrival | None:
-        """Merge the snapshot of a transaction, unless the parameters were replaced since."""
-        is_other_model = transaction.theirs.snapshot.layout.fingerprint != self.fingerprint
-        if factor == 0.0 or is_other_model or self._is_of_before(transaction):
-            transaction.release()
-            return None
-        own = published if transaction.own is None else transaction.own.snapshot
-        theirs = transaction.theirs.snapshot
-        arrival = Arrival(
-            transaction.peer,
-            theirs.data.nbytes,
-            theirs.progress,
-            theirs.version,
-            theirs.data,
-            release=transaction.release,
-            factor=factor,
-            published=own,
-        )
-        # Both ends merge, whatever it says of its clock.
-        arrival.progress = replace(theirs.progress, clock=self.doubt(arrival)[1])
-        arrival.staleness = self.progress.clock - arrival.progress.clock
-        return self.merge(arrival, merge)
-
-    def _is_of_before(self, transaction: Settled) -> bool:
-        """Tell whether this node has given up the parameters that it put into a transaction."""
-        mine = transaction.own if transaction.returned is None else transaction.theirs
-        return mine is not None and mine.snapshot.version <= self._taken_over_at
+    def _record(self, arrival: Arrival) -> None:
+        """Note that a peer's snapshot was merged."""
+        peer, nbytes = arrival.peer, arrival.data.nbytes
+        self._peer_table.record(peer, Outcome.FETCHED)
+        self._shared[peer] = arrival.progress.clock
+        if self._losses.is_used:
+            self._losses.merged(peer, arrival.factor)
+        if arrival.factor == 0.0:
+            return
+        if self.progress.trace and not (self._has_warned or arrival.takes_over):
+            self._compare_beginnings(arrival)
+        self.figures.merged(peer, nbytes, arrival.staleness, arrival.progress, arrival.version)
+        if arrival.shard is not None:
+            self._peer_table.merged.record_merge(peer, arrival.version, arrival.shard)
+        if arrival.is_read_late:  # it was mapped
+            self._peer_table.exchanged(peer, mapped=nbytes)
 
     def _took_over(self, arrival: Arrival) -> None:
         text = (
@@ -302,7 +270,7 @@ class Merger:
         # Nodes that start together differ by some updates at first, which no user has to know.
         level = logging.INFO if theirs < BEGINNING else logging.WARNING
         log.log(level, text, self._name, own, arrival.peer, theirs)
-        self._taken_over_at = self._pool.version
+        self.taken_over_at = self._pool.version
         self.set_progress(trace=b"")
 
     def _compare_beginnings(self, arrival: Arrival) -> None:

@@ -134,7 +134,16 @@ class Node(Closeable):
 
     def _open(self) -> None:
         context, tx = self._context, self._threads.tx
-        self.rounds = GossipRounds(context, tx, self.check_open)
+        services: list[Service] = []
+        if context.transactions is None:
+            self.rounds = GossipRounds(context, tx, self.check_open)
+        else:
+            from dpwa.node.transactions.service import add_transactions
+
+            self.rounds, service = add_transactions(
+                context, context.transactions, tx, self.check_open
+            )
+            services.append(service)
         self.finish = Finish(context, self.rounds, tx)
         self._snapshots, self._identity = SnapshotService(context), IdentityService(context)
 
@@ -142,7 +151,7 @@ class Node(Closeable):
             context.peer_table.peer_left(peer, reason)
             tx.peer_left(peer)
 
-        services = [
+        services += [
             self._snapshots,
             NewsService(context),
             SettingsService(context.settings),
@@ -151,10 +160,6 @@ class Node(Closeable):
             self._identity,
             FinishService(self.finish.endings),
         ]
-        if context.transactions is not None:
-            from dpwa.node.transactions.service import add_transactions
-
-            services.append(add_transactions(context, context.transactions, tx))
         self._threads.open(services)
         tx.attach(FinishListener(self.finish.endings, tx.send_message))
 

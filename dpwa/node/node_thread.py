@@ -23,7 +23,8 @@ def soon(
 
     @functools.wraps(method)
     def called(self: Self, /, *args: Arguments.args, **options: Arguments.kwargs) -> None:
-        self.call_soon(method, self, *args, **options)
+        self._calls.put((method, (self, *args), options))
+        self.waker.wake()
 
     return called
 

@@ -81,11 +81,6 @@ class PeerRecord:
     possible_told: float = -math.inf  # time of that report
     incarnation: bytes = b""  # of the connected process
 
-    def tells(self, clock: float, now: float) -> None:
-        self.clock, self.clock_told = clock, now
-        if can_have_grown(self.possible_clock, clock, now - self.possible_told):
-            self.possible_clock, self.possible_told = clock, now
-
     def begins_anew(self) -> None:
         """Forget the peer's clock, because it may be a different process."""
         self.clock_told = self.possible_told = -math.inf
@@ -286,8 +281,12 @@ class PeerTable:
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                peer.tells(clock, self._clock.now())
+            if peer is None:
+                return
+            now = self._clock.now()
+            peer.clock, peer.clock_told = clock, now
+            if can_have_grown(peer.possible_clock, clock, now - peer.possible_told):
+                peer.possible_clock, peer.possible_told = clock, now
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
         """Judge the clock that a peer reports, compared with this node's. See `policy.beginners`.

@@ -13,7 +13,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import MergeTerms, SnapshotCopy
 from dpwa.errors import UserError
-from dpwa.node.arrival import Arrival, FetchTerms, IsFinite
+from dpwa.node.arrival import Arrival, IsFinite
 from dpwa.node.assembly import clip_of
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.types import TrainingProgress
@@ -131,13 +131,11 @@ class Trainer:
         self,
         rounds: GossipRounds,
         model: Model,
-        terms: FetchTerms,
         clip: ClipRadius | None = None,
     ) -> None:
         self.rounds = rounds
         self.model = model
         self.consensus_distance = 0.0  # to the peer that was merged last, before that
-        self._terms = terms
         self._clip = clip
         # called when all of a peer's parameters were taken
         self.took_over: Callable[[], None] = lambda: None
@@ -149,10 +147,10 @@ class Trainer:
         cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite
     ) -> Trainer:
         """Return a trainer for the settings. `is_finite` is the test for `guard`."""
-        terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
-        rounds.guard(terms.is_finite)
-        return cls(rounds, model, terms, clip_of(config))
+        rounds.fraction = config.fraction
+        rounds.guard(is_finite if config.guard == "finite" else None)
+        return cls(rounds, model, clip_of(config))
 
     def update_send(self, loss: float | None) -> None:
         """Publish, and start a fetch, according to the algorithm. Never waits."""
@@ -165,11 +163,11 @@ class Trainer:
         ask = rounds.algorithm.asks(view)
         # Whoever merges by what it has published needs that, if it is not simply the model.
         may_ask = is_published or values is own
-        rounds.ask(ask if may_ask else None, self._sent, self._terms)
+        rounds.ask(ask if may_ask else None, self._sent)
         self._has_sent = True
 
     def _publish(self, values: Values) -> bool:
-        checks = self._terms.is_finite is not None
+        checks = self.rounds.is_finite is not None
         write = partial(self.model.start_copy, check_finite=checks, values=values)
         return self.rounds.publish_snapshot(self._sent, self._sent.nbytes or 0, write)
 
@@ -188,7 +186,7 @@ class Trainer:
             self._has_sent = False
         arrival = rounds.wait_and_merge(loss, self._merge)
         for ask in rounds.algorithm.more:
-            rounds.ask(ask, self._sent, self._terms)
+            rounds.ask(ask, self._sent)
             second = rounds.wait_and_merge(None, self._merge)
             arrival = arrival or second
         # A clip needs all of a snapshot, to tell whether a peer lies.
@@ -199,7 +197,7 @@ class Trainer:
     def _average_buffers(self) -> None:
         shard = self.model.buffers_shard()
         if shard is not None:
-            for arrival in self.rounds.read_all(self._sent, shard, self._terms.is_finite):
+            for arrival in self.rounds.read_all(self._sent, shard):
                 ReceivedSnapshot(arrival, self.model, None).merge_buffers(arrival.factor)
 
     def _merge(self, arrival: Arrival) -> float:
@@ -233,10 +231,8 @@ class Trainer:
             return factor
 
         layout = self.model.layout
-        for shard in shards_of(layout, self._terms.fraction):
-            read = self.rounds.fetch_and_merge(
-                peer, layout, shard, weight, merge, self._terms.is_finite
-            )
+        for shard in shards_of(layout, self.rounds.fraction):
+            read = self.rounds.fetch_and_merge(peer, layout, shard, weight, merge)
             if read is None:
                 return None
             weight = max(weight, read.factor)  # all of it in full, if a part of it was
@@ -251,5 +247,5 @@ class Trainer:
             # Else those who train would draw all mass to themselves.
             ask = rounds.algorithm.asks(rounds.view)
             if ask is not None:
-                rounds.ask(ask, self.model.layout, self._terms)
+                rounds.ask(ask, self.model.layout)
         return rounds.wait_and_merge(None, self._merge) is not None

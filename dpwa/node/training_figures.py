@@ -76,11 +76,14 @@ class TrainingFigures:
 
     def begin_update(self) -> None:
         self.steps += 1
-        activity = self._spent[0]
-        self.turn_to(Activity.TRAIN if activity is Activity.IDLE else activity)
+        activity, since, seconds = self._spent
+        if activity is Activity.IDLE:
+            self.turn_to(Activity.TRAIN)
         if self.steps == 1:
             return
-        trained_s = self._spent[2][Activity.TRAIN]
+        trained_s = seconds[Activity.TRAIN]
+        if activity is Activity.TRAIN:
+            trained_s += self._clock.now() - since
         step_s = trained_s - self._trained_s
         if self._last_step_s is not None:
             self._step_changes_s2 += (step_s - self._last_step_s) ** 2

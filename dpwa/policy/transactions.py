@@ -57,6 +57,7 @@ True
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -107,11 +108,12 @@ class _Answered:
     is_ready: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Decision:
     peer: str
     commit: bool
     until: float
+    sent_at: float = -math.inf
 
 
 class _Finished:
@@ -280,6 +282,16 @@ class Transactions:
         return tuple(
             (transaction, made.peer, made.commit) for transaction, made in self._decisions.items()
         )
+
+    def pick_due(self, now: float) -> list[tuple[bytes, str, bool]]:
+        """Return those of `undelivered` that are to be sent now, or again. They count as sent."""
+        due = []
+        for decision in self.undelivered(now):
+            made = self._decisions[decision[0]]
+            if now - made.sent_at >= RESEND_S:
+                made.sent_at = now
+                due.append(decision)
+        return due
 
     # The answering side
 

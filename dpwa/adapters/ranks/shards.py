@@ -168,7 +168,7 @@ class Step(IntEnum):
 
 @dataclass
 class Shards(RankGroup):
-    """The ranks of a sharded model, seen from one of them, as a `ShardGroup` of `fetch_targets`."""
+    """The ranks of a sharded model, seen from one of them, as a `ShardGroup` of `gossip_rounds`."""
 
     net: nn.Module
     copies: int  # the number of ranks that have the same shards
@@ -310,7 +310,7 @@ class Shards(RankGroup):
     # Agreement between the nodes
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of rank 0 if all ranks may ask. See `dpwa.node.fetch_targets`."""
+        """Return the request of rank 0 if all ranks may ask. See `dpwa.node.gossip_rounds`."""
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
@@ -333,7 +333,7 @@ class Shards(RankGroup):
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return the snapshot in the version that all ranks have. See `dpwa.node.fetch_targets`.
+        """Return the snapshot in the version that all ranks have. See `dpwa.node.gossip_rounds`.
 
         If the peer publishes while the ranks check, the ranks with a newer version use an older
         one.

@@ -6,15 +6,14 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from dpwa.algorithms import Terms
 from dpwa.data.layout import Piece
+from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Lease
 from dpwa.node.arrival import BrokenFetchError, FetchRequest, IncomingSnapshot
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import Connections
@@ -26,22 +25,24 @@ from dpwa.types import Frame
 from dpwa.wire.fetching import Ended, FetchSession
 from dpwa.wire.messages import Cancel, Message, SharedMemoryName, SnapshotHeader
 
-if TYPE_CHECKING:
-    from dpwa.node.transactions.fetches import TransactionFetches
-    from dpwa.wire.proposing import ProposeSession
+
+class Session(Protocol):
+    """The asking end of a question to a peer."""
+
+    @property
+    def request(self) -> int: ...
+    def request_message(self, budget_ms: int) -> Message: ...
 
 
 @dataclass(eq=False)
 class Attempt:
-    """A fetch from one peer. In a transaction, it begins with a proposal."""
+    """A fetch from one peer."""
 
     request: FetchRequest
     channel: PeerChannel
-    session: FetchSession | ProposeSession
-    version: int  # of the snapshot that is wanted, or that the transaction is about; 0: any
-    # the one it is part of; `None` when it collects for a peer's transaction
-    transaction: bytes | None
-    is_of_transaction: bool  # of either
+    session: Session
+    version: int  # of the snapshot that is wanted; 0: any
+    is_timed: bool = True  # the peer answers at once, and does not wait for others to catch up
     incoming: IncomingSnapshot | None = None  # what has begun to come
     # when the request left; `None` as long as the link is not up
     asked_at: float | None = None
@@ -61,8 +62,6 @@ class Fetcher:
         self.connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.runtime
         self._greet, self._hear = context.greeting, context.receive_news
-        # what a fetch for one says to its manager and to the partner; `None`: there are none
-        self.transactions: TransactionFetches | None = None
         self.rng = rng
         self._request: FetchRequest | None = None  # that is under way
         self._tried: set[str] = set()  # the peers that were asked for it
@@ -76,9 +75,6 @@ class Fetcher:
     def receive_bytes(self) -> int:
         return self._buffer.nbytes
 
-    def next_number(self) -> int:
-        return next(self._numbers)
-
     def pursue(self, request: FetchRequest) -> None:
         if self._request is not None:
             self.keep_deadlines(self._clock.now())  # of the one before
@@ -89,9 +85,8 @@ class Fetcher:
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
         """End the current request without a snapshot, and charge the peer that was asked."""
         self._cancel()
-        if charge and self.attempt is not None:
-            self._peer_table.record(self.attempt.channel.peer, outcome)
-        self.finish(outcome)
+        self.end_attempt(outcome, is_charged=charge)
+        self.finish()
 
     def keep_deadlines(self, now: float) -> None:
         request, attempt = self._request, self.attempt
@@ -111,6 +106,10 @@ class Fetcher:
         """Tell whether a fetch from this peer is under way."""
         return self.attempt is not None and self.attempt.channel is channel
 
+    def needs(self, channel: PeerChannel) -> bool:
+        """Tell whether a peer must stay connected."""
+        return self.is_asking(channel)
+
     # What happens to a peer
 
     def link_changed(self, channel: PeerChannel, state: LinkState) -> None:
@@ -118,14 +117,15 @@ class Fetcher:
         if attempt is None or attempt.channel is not channel:
             return
         if state is LinkState.UP:
-            self._ask(attempt)
+            self.ask(attempt)
         elif state is LinkState.DOWN:
             was_asked = attempt.asked_at is not None
             self.attempt_failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
 
     def removed(self, channel: PeerChannel) -> None:
         if self.is_asking(channel):
-            self._ask_another_peer(Outcome.LOST)
+            self.end_attempt(Outcome.LOST, is_charged=False)
+            self._ask_next_peer()
 
     def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
         """Charge a peer with its failure, and try a different peer."""
@@ -146,8 +146,7 @@ class Fetcher:
         if session.request != message.request:
             return False
         if not isinstance(session, FetchSession):
-            if self.transactions is not None:
-                self.transactions.answered(attempt, session.receive(message, payload))
+            self.answered(attempt, message, payload)
             return True
         match session.receive(message, payload):
             case Piece() as piece:
@@ -165,13 +164,16 @@ class Fetcher:
     # Asking
 
     def _ask_next_peer(self) -> None:
-        """Ask the next peer that flow control picks and that is not down."""
+        """Ask the next peer that flow control picks and that is not down.
+
+        It is asked now, or as soon as its link is up.
+        """
         request = self._request
         while request is not None:
             self.attempt, self.due = None, request.deadline.end
-            name = self._next_peer(request)
-            if name is None or self._is_parted(request, name):
-                self.finish(Outcome.UNREACHABLE if name is None else Outcome.BUSY)
+            name = self.next_peer(request)
+            if name is None:
+                self.finish()
                 return
             self._tried.add(name)
             if self._peer_table.is_left_alone(name):  # as when an algorithm names it
@@ -182,10 +184,18 @@ class Fetcher:
             if channel is None or state is LinkState.DOWN:
                 self._peer_table.record(name, Outcome.UNREACHABLE)
                 continue
-            self._attempt(request, channel, is_up=state is LinkState.UP)
+            self.attempt = attempt = self.new_attempt(request, channel)
+            if attempt is None:
+                self.finish()
+            elif state is LinkState.UP:
+                self.ask(attempt)
+            elif not self.connections.keeps_all and request.only is None:
+                share_s = CONNECTED_WITHIN * request.deadline.remaining_s()
+                another = self._clock.now() + max(CONNECTED_WITHIN_S, share_s)
+                self.due = min(request.deadline.end, another)
             return
 
-    def _next_peer(self, request: FetchRequest) -> str | None:
+    def next_peer(self, request: FetchRequest) -> str | None:
         if request.first is not None and request.first not in self._tried:
             return request.first
         if request.only is not None:
@@ -193,59 +203,39 @@ class Fetcher:
         budget_s = request.deadline.remaining_s()
         return self._peer_table.choose(self.rng, self._tried, request.among, budget_s)
 
-    def _is_parted(self, request: FetchRequest, name: str) -> bool:
-        """Return whether to skip an exchange that would be with the same peer again."""
-        is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
-        return is_draw and self.transactions is not None and self.transactions.part_from(name)
+    def new_attempt(self, request: FetchRequest, channel: PeerChannel) -> Attempt | None:
+        """Return an attempt at a peer, or `None` if the request ends here."""
+        session, version = self.session(request, channel, request.version), request.version
+        return Attempt(request, channel, session, version, is_timed=version == 0)
 
-    def _attempt(self, request: FetchRequest, channel: PeerChannel, *, is_up: bool) -> None:
-        """Ask a peer, now or as soon as its link is up."""
-        if self.transactions is None or request.terms is Terms.PULL or request.collects is not None:
-            attempt = self._fetch_from(request, channel, request.version)
-        else:
-            proposed = self.transactions.propose(channel, request, next(self._numbers))
-            if proposed is None:
-                self.finish(Outcome.BUSY)
-                return
-            attempt = proposed
-        self.attempt = attempt
-        if is_up:
-            self._ask(attempt)
-        elif not self.connections.keeps_all and request.only is None:
-            share_s = CONNECTED_WITHIN * request.deadline.remaining_s()
-            another = self._clock.now() + max(CONNECTED_WITHIN_S, share_s)
-            self.due = min(request.deadline.end, another)
-
-    def _fetch_from(
-        self,
-        request: FetchRequest,
-        channel: PeerChannel,
-        version: int,
-        transaction: bytes | None = None,
-    ) -> Attempt:
-        """Return an attempt to fetch this version, for a transaction or for none."""
-        session = channel.fetch(next(self._numbers), request, self._greet(), version)
-        is_of_one = transaction is not None or request.collects is not None
-        return Attempt(request, channel, session, version, transaction, is_of_one)
+    def session(self, request: FetchRequest, channel: PeerChannel, version: int) -> FetchSession:
+        """Return a fetch of this version of a peer's snapshot, 0 for the newest."""
+        codec = channel.settings.plain if request.is_exact else channel.settings.codec
+        return FetchSession(
+            next(self._numbers),
+            layout=request.layout,
+            codec=codec.name,
+            can_map=channel.is_mappable and (request.may_map or not channel.may_stream),
+            shard=request.shard,
+            version=version,
+            merged=request.merged_of(channel.peer),
+            greeting=self._greet(),
+        )
 
     def fetch(self, attempt: Attempt) -> None:
         """Ask the same peer again, for a snapshot."""
-        request, channel = attempt.request, attempt.channel
-        self.attempt = again = self._fetch_from(
-            request, channel, attempt.version, attempt.transaction
-        )
-        self._ask(again)
+        session = self.session(attempt.request, attempt.channel, attempt.version)
+        self.attempt = again = replace(attempt, session=session, asked_at=None)
+        self.ask(again)
 
-    def _ask(self, attempt: Attempt) -> None:
+    def ask(self, attempt: Attempt) -> None:
         request, channel = attempt.request, attempt.channel
         budget_s = request.deadline.remaining_s()
         patience_s = self._peer_table.patience_s(channel.peer, budget_s)
         if channel.send_request(attempt.session.request_message(int(budget_s * 1000))):
             attempt.asked_at = self._clock.now()
-            # An agreed transaction waits for the other side, and a round for those who are behind.
-            is_transaction = attempt.version > 0 and attempt.is_of_transaction
-            # Whole values take longer than what was fetched before.
-            waits = is_transaction or request.version > 0 or request.is_exact
+            # A certain version is waited for. Whole values take longer than was fetched before.
+            waits = attempt.version or request.version or request.is_exact
             another = attempt.asked_at + (budget_s if waits else patience_s)
             self.due = min(request.deadline.end, another)
         else:
@@ -263,30 +253,27 @@ class Fetcher:
             attempt.incoming.add_piece(piece, payload)
             if session.is_complete:
                 self._measure_stream(attempt)
-                self._all_arrived(attempt, attempt.incoming)
-
-    def _all_arrived(self, attempt: Attempt, incoming: IncomingSnapshot) -> None:
-        request, peer = attempt.request, attempt.channel.peer
-        if self.transactions is not None and attempt.is_of_transaction:
-            self.transactions.have(attempt, Lease(incoming.snapshot(request.layout)))
-        elif request.offer(peer, incoming.arrival(peer)):
-            self.succeeded(attempt)
-        else:
-            self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
+                self.found(attempt, attempt.incoming)
 
     def _in_shared_memory(self, attempt: Attempt, name: SharedMemoryName) -> None:
         channel, memory = attempt.channel, attempt.channel.map(name)
         self._measure_latency(attempt)
         self._peer_table.set_memory(channel.peer, memory)
-        if memory is not None and self.transactions and attempt.is_of_transaction:
-            self.transactions.pin(attempt, memory)
-        elif memory is not None:
-            attempt.request.offer(channel.peer, memory)
-            self.succeeded(attempt)
+        if memory is not None:
+            self.found(attempt, memory)
         elif channel.may_stream:
             self.fetch(attempt)  # the same peer again, for a stream
         else:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
+
+    def found(self, attempt: Attempt, found: IncomingSnapshot | PeerMemory) -> None:
+        """Hand over what has come as a whole, or the memory where it lies."""
+        peer = attempt.channel.peer
+        result = found if isinstance(found, PeerMemory) else found.arrival(peer)
+        if attempt.request.offer(peer, result):
+            self.succeeded(attempt)
+        else:
+            self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
 
     def _announced(self, attempt: Attempt, header: SnapshotHeader, pieces: Sequence[Piece]) -> None:
         request, channel = attempt.request, attempt.channel
@@ -302,14 +289,16 @@ class Fetcher:
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
         if request.clock and is_far_behind(header.clock, request.clock):
             raise BrokenFetchError(Outcome.BEHIND)
-        if attempt.is_of_transaction and header.version != attempt.version:
-            raise BrokenFetchError(Outcome.SUPERSEDED, "its snapshot is gone")
-        buffer = self._buffer  # reused between fetches of one size
-        if attempt.is_of_transaction or buffer.nbytes != header.nbytes:
-            buffer = np.empty(header.nbytes, np.uint8)
-        if not attempt.is_of_transaction:  # else it is the trainer's, until it has merged it
-            self._buffer = buffer
-        attempt.incoming = channel.incoming(header, pieces, buffer, request.is_finite)
+        buffer = self.buffer_for(attempt, header)
+        codec = channel.settings.codec
+        codec = codec if header.codec == codec.name else channel.settings.plain
+        attempt.incoming = IncomingSnapshot(header, pieces, codec, buffer, request.is_finite)
+
+    def buffer_for(self, attempt: Attempt, header: SnapshotHeader) -> ByteArray:  # noqa: ARG002
+        """Return the memory for a snapshot, which is used again for the next of the same size."""
+        if self._buffer.nbytes != header.nbytes:
+            self._buffer = np.empty(header.nbytes, np.uint8)
+        return self._buffer
 
     def succeeded(self, attempt: Attempt) -> None:
         """Note that a snapshot is complete. The node judges whether it can be merged."""
@@ -319,8 +308,7 @@ class Fetcher:
 
     def _measure_latency(self, attempt: Attempt) -> None:
         """Measure the time until a peer answered, unless it waited for others to catch up."""
-        waited = attempt.request.version > 0 and not attempt.is_of_transaction
-        if attempt.asked_at is not None and not waited:
+        if attempt.asked_at is not None and attempt.is_timed:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
 
@@ -335,25 +323,27 @@ class Fetcher:
 
     def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
         if self.is_asking(channel):
-            self._peer_table.record(channel.peer, outcome, detail)
-            self._ask_another_peer(outcome)
+            self.end_attempt(outcome, detail)
+            self._ask_next_peer()
 
-    def _ask_another_peer(self, outcome: Outcome) -> None:
-        if self.transactions is not None:
-            self.transactions.abort_attempt(self.attempt, outcome)
-        self._ask_next_peer()
+    def end_attempt(self, outcome: Outcome, detail: str = "", *, is_charged: bool = True) -> None:
+        """End the current attempt without a snapshot. If it `is_charged`, its peer has failed."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None and is_charged:
+            self._peer_table.record(attempt.channel.peer, outcome, detail)
+
+    def finish(self) -> None:
+        """End the current request without a snapshot."""
+        request = self._request
+        self._request, self.attempt, self.due = None, None, math.inf
+        if request is not None:
+            request.end_fetch()
+
+    def answered(self, attempt: Attempt, message: Message, payload: Frame) -> None:
+        """Take the answer to an attempt of another kind."""
+        raise NotImplementedError
 
     def _cancel(self) -> None:
         attempt = self.attempt
         if attempt is not None and attempt.asked_at is not None:
             attempt.channel.send_request(Cancel(request=attempt.session.request))
-
-    def finish(self, outcome: Outcome) -> None:
-        request, attempt = self._request, self.attempt
-        self._request, self.attempt, self.due = None, None, math.inf
-        if request is None:
-            return
-        if self.transactions is not None:
-            self.transactions.abort_attempt(attempt, outcome)
-            self.transactions.collect_failed(request)
-        request.end_fetch()

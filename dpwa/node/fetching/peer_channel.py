@@ -8,15 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpwa.data.codecs import Codec
-from dpwa.data.layout import Piece
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
-from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.node.arrival import FetchRequest, IncomingSnapshot, IsFinite
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame
-from dpwa.wire.fetching import FetchSession, Greeting
-from dpwa.wire.messages import Message, SharedMemoryName, SnapshotHeader
+from dpwa.wire.messages import Message, SharedMemoryName
 
 log = logging.getLogger("dpwa.tx")
 
@@ -37,15 +33,15 @@ class PeerChannel:
     """The way to one peer, of thousands. Shared memory is tried anew with every connection."""
 
     __slots__ = (
-        "_is_mappable",
         "_left",
         "_memory",
-        "_settings",
         "endpoint",
+        "is_mappable",
         "is_met",
         "link",
         "may_stream",
         "peer",
+        "settings",
         "unsent",
         "used_at",
     )
@@ -58,9 +54,9 @@ class PeerChannel:
         self.used_at = -math.inf
         # messages for when it is connected; of many, the last few
         self.unsent: Sequence[tuple[Message, Frame | None]] = ()
+        self.settings = settings
         self.may_stream = settings.may_stream
-        self._settings = settings
-        self._is_mappable = settings.may_map
+        self.is_mappable = settings.may_map
         self._memory: PeerMemory | None = None
         self._left: str | None = None  # the folder of a peer that is down
 
@@ -70,7 +66,8 @@ class PeerChannel:
         link = self.link  # which another thread may give up meanwhile
         if link is None:
             return LinkState.IDLE
-        return LinkState.CONNECTING if self.is_to_be_met else link.state
+        state = link.state
+        return LinkState.CONNECTING if state is LinkState.UP and not self.is_met else state
 
     @property
     def is_to_be_met(self) -> bool:
@@ -105,22 +102,6 @@ class PeerChannel:
         memory = self._memory  # another thread may ask while it is replaced
         return 0 if memory is None else memory.nbytes
 
-    def fetch(
-        self, number: int, request: FetchRequest, greeting: Greeting, version: int
-    ) -> FetchSession:
-        """Return a fetch of this version of the peer's snapshot, 0 for the newest."""
-        codec = self._settings.plain if request.is_exact else self._settings.codec
-        return FetchSession(
-            number,
-            layout=request.layout,
-            codec=codec.name,
-            can_map=self._is_mappable and (request.may_map or not self.may_stream),
-            shard=request.shard,
-            version=version,
-            merged=request.merged_of(self.peer),
-            greeting=greeting,
-        )
-
     def map(self, found: SharedMemoryName) -> PeerMemory | None:
         """Map the peer's memory. `None`, from now on, if that is impossible."""
         memory = self._memory
@@ -131,19 +112,8 @@ class PeerChannel:
             self._memory = PeerMemory(found.name, found.nonce)
         except NotMappedError as error:
             log.info("peer %s is asked for streams: %s", self.peer, error)
-            self._is_mappable = False
+            self.is_mappable = False
         return self._memory
-
-    def incoming(
-        self,
-        header: SnapshotHeader,
-        pieces: Sequence[Piece],
-        buffer: ByteArray,
-        is_finite: IsFinite | None,
-    ) -> IncomingSnapshot:
-        codec, plain = self._settings.codec, self._settings.plain
-        codec = codec if header.codec == codec.name else plain
-        return IncomingSnapshot(header, pieces, codec, buffer, is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read the events of the connection, and return the states entered since, in order.
@@ -171,7 +141,7 @@ class PeerChannel:
         self.unsent = ()
         self.is_met = False
         self._unmap()
-        self._is_mappable = self._settings.may_map
+        self.is_mappable = self.settings.may_map
         link, self.link = self.link, None
         if link is not None:
             link.close(linger_ms)
@@ -181,7 +151,7 @@ class PeerChannel:
         if self._memory is not None:
             self._left = self._memory.name
             self._unmap()
-        self._is_mappable = self._settings.may_map
+        self.is_mappable = self.settings.may_map
 
     def _unmap(self) -> None:
         memory, self._memory = self._memory, None

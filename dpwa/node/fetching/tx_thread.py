@@ -1,4 +1,4 @@
-"""TxThread owns the links to all peers, and uses them to fetch, propose and pass on news."""
+"""TxThread owns the links to all peers, and uses them to fetch and to pass on news."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.arrival import BrokenFetchError, FetchRequest
@@ -39,7 +38,6 @@ from dpwa.wire.messages import (
 
 if TYPE_CHECKING:
     from dpwa.transport.keyring import Keyring
-    from dpwa.wire.transaction_messages import Prepared
 
 
 log = logging.getLogger("dpwa.tx")
@@ -95,15 +93,11 @@ def _has_answered(link: PeerLink) -> bool:
     return False
 
 
-BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
-
-
 class Listeners:
     """The listeners of a node, which belong to the TxThread."""
 
     def __init__(self, zmq_context: Context, poller: zmq.Poller) -> None:
         self.tick_at = math.inf  # when something becomes due; inf: never
-        self._ticked_at = -math.inf
         self._zmq_context = zmq_context
         self._poller = poller
         self._listeners: list[Listener] = []
@@ -135,12 +129,9 @@ class Listeners:
         for listener in list(self._listeners):
             self.detach(listener)
 
-    def look_at_once(self) -> None:
-        self.tick_at = min(self.tick_at, self._ticked_at + BETWEEN_TICKS_S)
-
     def tick(self, now: float) -> None:
         waits_s = (listener.tick(now) for listener in list(self._listeners))
-        self._ticked_at, self.tick_at = now, now + min(waits_s, default=math.inf)
+        self.tick_at = now + min(waits_s, default=math.inf)
 
     def poll_sockets(self) -> None:
         """Have them look at their sockets."""
@@ -218,7 +209,9 @@ class TxThread(NodeThread):
     def _run(self) -> None:
         self._poller.register(self.waker.receiver, zmq.POLLIN)
         while not self._stopping:
-            ready = dict(self._poller.poll(self._patience_ms()))
+            due = min(self.fetcher.due, self._listeners.tick_at)
+            wait_s = min(max(0.0, due - self._context.runtime.now()), IDLE_S)
+            ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
             try:
                 self._step(ready)
             except Exception:
@@ -227,8 +220,6 @@ class TxThread(NodeThread):
                 )
                 self.fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self.fetcher.give_up(Outcome.TIMED_OUT)
-        if self.fetcher.transactions is not None:
-            self.fetcher.transactions.deliver()
         goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
         links = [c.link for c in self._connections.with_link() if c.link is not None]
@@ -245,12 +236,6 @@ class TxThread(NodeThread):
             "mapped_bytes": sum(channel.mapped_bytes for channel in channels),
         }
 
-    def _patience_ms(self) -> int:
-        transactions = self.fetcher.transactions
-        limit_s = IDLE_S if transactions is None else transactions.wait_s(IDLE_S)
-        due = min(self.fetcher.due, self._listeners.tick_at)
-        return int(min(max(0.0, due - self._context.runtime.now()), limit_s) * 1000) + 1
-
     def _step(self, ready: dict[object, int]) -> None:
         for channel, is_changed in self._connections.take_ready(ready).items():
             self._read(channel)  # first: a peer may answer and be gone
@@ -265,8 +250,6 @@ class TxThread(NodeThread):
             self._listeners.tick(now)
         if now >= self.fetcher.due:
             self.fetcher.keep_deadlines(now)
-        if self.fetcher.transactions is not None:
-            self.fetcher.transactions.deliver()
         if self._connections.leaving:
             self._connections.close_unneeded()
         if now - self._looked_at_links >= RENEWAL_S:
@@ -278,12 +261,8 @@ class TxThread(NodeThread):
 
     @soon
     def fetch(self, request: FetchRequest) -> None:
-        """Start a fetch in place of the current one, unless this node has agreed to an exchange."""
-        manager = self._context.transactions
-        if request.terms is Terms.EXCHANGE and manager is not None and manager.is_engaged:
-            request.end_fetch()
-        else:
-            self.fetcher.pursue(request)
+        """Start a fetch in place of the current one."""
+        self.fetcher.pursue(request)
 
     @soon
     def send_message(
@@ -321,11 +300,6 @@ class TxThread(NodeThread):
         self._listeners.detach(listener)
 
     @soon
-    def tick_listeners(self) -> None:
-        """Have the listeners look at once whether something has become due."""
-        self._listeners.look_at_once()
-
-    @soon
     def connect(self, most: int = sys.maxsize, *, needs_all: bool = False) -> None:
         """Connect to the longest idle peers, up to `most`, within the limit.
 
@@ -349,8 +323,6 @@ class TxThread(NodeThread):
         if channel is None:
             return
         self.fetcher.removed(channel)
-        if self.fetcher.transactions is not None:
-            self.fetcher.transactions.removed(channel)
         self._farewells.pop(name, None)
         self._connections.remove(channel, LINGER_MS)
         self._listeners.removed(name)
@@ -363,12 +335,6 @@ class TxThread(NodeThread):
             self._forget(name)
         else:
             self._farewells.setdefault(name, self._context.runtime.now())
-
-    @soon
-    def partner_prepared(self, said: Prepared) -> None:
-        """See `TransactionFetches.partner_prepared`."""
-        if self.fetcher.transactions is not None:
-            self.fetcher.transactions.partner_prepared(said)
 
     @soon
     def pass_on_news(self) -> None:
@@ -401,9 +367,7 @@ class TxThread(NodeThread):
 
     def _is_in_use(self, channel: PeerChannel) -> bool:
         """Tell whether something is under way with a peer, for which it must stay connected."""
-        transactions = self.fetcher.transactions
-        owes = transactions is not None and transactions.owes(channel.peer)
-        return owes or bool(channel.unsent) or self.fetcher.is_asking(channel)
+        return bool(channel.unsent) or self.fetcher.needs(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
         self._context.peer_table.link_changed(channel.peer, LinkState.IDLE)

@@ -10,7 +10,6 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,7 +17,7 @@ from dpwa.algorithms import Terms
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.arrival import IsFinite
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.transactions import REMEMBER_S, RESEND_S, Acceptance, DecisionOutcome, Transactions
+from dpwa.policy.transactions import REMEMBER_S, Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
@@ -86,44 +85,6 @@ def has_diverged(own: Lease) -> bool:
 log = logging.getLogger("dpwa.transactions")
 
 
-class Deliveries:
-    """The times at which a node's decisions are sent again, and the number of lost ones."""
-
-    def __init__(self, name: str, what: str, given_up_after_s: float) -> None:
-        self._name = name
-        self._what = what
-        self._given_up_after_s = given_up_after_s
-        self._sent_at: dict[bytes, float] = {}
-        self._lost = 0
-
-    def pick_due(
-        self, undelivered: Sequence[tuple[bytes, str, bool]], now: float
-    ) -> list[tuple[bytes, str, bool]]:
-        """Return the decisions to send now, or again. They count as sent."""
-        still = {transaction for transaction, _, _ in undelivered}
-        self._sent_at = {each: at for each, at in self._sent_at.items() if each in still}
-        due = [d for d in undelivered if now - self._sent_at.get(d[0], -RESEND_S) >= RESEND_S]
-        self._sent_at.update((transaction, now) for transaction, _, _ in due)
-        return due
-
-    def warn_of_losses(self, counts: Mapping[str, int]) -> None:
-        """Warn of transactions whose outcome the peer never acknowledged, if there are more of
-        them.
-        """
-        lost = counts["unresolved"] + counts["given_up"]
-        if lost > self._lost:
-            self._lost = lost
-            log.warning(
-                "%s: %d of %d transactions ended without an answer for %g s: "
-                "%s may be counted twice or lost. Is the network cut? [DPWA-W013]",
-                self._name,
-                lost,
-                lost + counts["committed"],
-                self._given_up_after_s,
-                self._what,
-            )
-
-
 MARGIN_S = 0.05
 MAX_PEER_PROPOSALS = 4  # proposals: one, and those of which it does not know yet how they ended
 
@@ -151,8 +112,7 @@ class TransactionManager:
         self._mass = Mass()
         self._records: dict[bytes, TransactionRecord] = {}
         self._settled: deque[Settled] = deque()
-        what = "mass of push_sum" if terms is Terms.SHARE else "exchanges"
-        self._deliveries = Deliveries(name, what, REMEMBER_S)
+        self._lost = 0  # transactions whose outcome a peer never acknowledged
         self._traded_version = 0  # up to which snapshots have been in an exchange, or its merge
         self._published_version = 0  # the snapshot that the mass goes with
 
@@ -270,10 +230,9 @@ class TransactionManager:
                 self._drop(transaction)
 
     def decisions_due(self) -> list[tuple[bytes, str, bool]]:
-        """Return the decisions to send, with the transaction, the peer, whether it is committed."""
+        """Return the decisions to send. See `Transactions.pick_due`."""
         with self._lock:
-            now = self._clock.now()
-            return self._deliveries.pick_due(self._transactions.undelivered(now), now)
+            return self._transactions.pick_due(self._clock.now())
 
     def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
         """Return all decisions that a peer has not acknowledged."""
@@ -390,7 +349,19 @@ class TransactionManager:
             for transaction in self._transactions.expire(self._clock.now()):
                 self._take_back(transaction)
             self._forget_decided()
-            self._deliveries.warn_of_losses(self._transactions.report())
+            counts = self._transactions.report()
+        lost = counts["unresolved"] + counts["given_up"]
+        if lost > self._lost:
+            self._lost = lost
+            log.warning(
+                "%s: %d of %d transactions ended without an answer for %g s: "
+                "%s may be counted twice or lost. Is the network cut? [DPWA-W013]",
+                self._name,
+                lost,
+                lost + counts["committed"],
+                REMEMBER_S,
+                "mass of push_sum" if self.terms is Terms.SHARE else "exchanges",
+            )
 
     def report(self) -> JsonObject:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.lifecycle import Closeable
-from dpwa.node.arrival import FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.node.transactions.fetches import TransactionFetches
+from dpwa.node.transactions.fetches import Collection, TransactionFetcher
 from dpwa.node.transactions.manager import AgreedTerms, Declined, TransactionManager
+from dpwa.node.transactions.rounds import TransactionRounds
+from dpwa.policy.transactions import RESEND_S
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import (
@@ -51,9 +53,15 @@ class TransactionService(Service):
 
     handles = (Propose, Prepared, TransactionDecision)
 
-    def __init__(self, context: NodeContext, manager: TransactionManager, tx: TxThread) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        manager: TransactionManager,
+        tx: TxThread,
+        fetcher: TransactionFetcher,
+    ) -> None:
         self._context = context
-        self._tx = tx
+        self._tx, self._fetcher = tx, fetcher
         self._transactions, self._runtime = manager, context.runtime
         self._early: dict[bytes, _Early] = {}
 
@@ -67,7 +75,7 @@ class TransactionService(Service):
             case Propose():
                 self._answer(message, reply)
             case Prepared():
-                self._tx.partner_prepared(message)
+                self._tx.call_soon(self._fetcher.partner_prepared, message)
             case TransactionDecision():
                 self._transactions.decided(message.transaction, commit=message.commit)
                 reply(DecisionAck(request=message.request, transaction=message.transaction))
@@ -131,7 +139,7 @@ class TransactionService(Service):
     def _collect(self, message: Propose, layout: Layout) -> None:
         """Have the snapshot fetched of a peer that this node has agreed on an exchange with."""
         budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
-        request = FetchRequest(
+        request = Collection(
             layout,
             Deadline(self._runtime, budget_s),
             self._runtime,
@@ -139,30 +147,42 @@ class TransactionService(Service):
             is_finite=self._transactions.is_finite,
             only=message.name,
             version=message.version,
-            collects=message.transaction,
+            transaction=message.transaction,
         )
         self._tx.fetch(request)
 
 
 class TransactionListener(Listener):
-    """Hears which decisions peers have acknowledged."""
+    """Sends decisions until the peers have acknowledged them."""
 
     handles = (DecisionAck,)
 
-    def __init__(self, manager: TransactionManager) -> None:
-        self._transactions = manager
+    def __init__(self, manager: TransactionManager, fetcher: TransactionFetcher) -> None:
+        self._transactions, self._fetcher = manager, fetcher
+
+    def tick(self, now: float) -> float:  # noqa: ARG002
+        self._fetcher.deliver()
+        return RESEND_S
+
+    def ended(self) -> None:
+        self._fetcher.deliver()
 
     def receive(self, peer: str, message: DecisionAck, payload: Frame) -> None:  # noqa: ARG002
         self._transactions.noted(message.transaction)
 
 
 def add_transactions(
-    context: NodeContext, manager: TransactionManager, tx: TxThread
-) -> TransactionService:
-    """Let the TxThread of a node take part in transactions. Return the service for them."""
-    tx.fetcher.transactions = TransactionFetches(context, manager, tx.fetcher)
-    tx.attach(TransactionListener(manager))
-    return TransactionService(context, manager, tx)
+    context: NodeContext,
+    manager: TransactionManager,
+    tx: TxThread,
+    check_open: Callable[[], None],
+) -> tuple[TransactionRounds, TransactionService]:
+    """Let the TxThread of a node take part in transactions. Return its rounds, and the service."""
+    fetcher = TransactionFetcher(tx.fetcher.connections, context, tx.fetcher.rng, manager)
+    tx.fetcher = fetcher
+    tx.attach(TransactionListener(manager, fetcher))
+    rounds = TransactionRounds(context, tx, check_open, manager)
+    return rounds, TransactionService(context, manager, tx, fetcher)
 
 
 class NoTransactions(Closeable, Service):
