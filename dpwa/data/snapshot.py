@@ -208,7 +208,7 @@ class SnapshotPool(Closeable):
             self.version = max(self.version, version)
 
     def settle(self) -> None:
-        if self._pending is None:  # as when it was copied at once
+        if self._pending is None:  # as if it had been copied at once
             return
         with self._lock:
             self._commit()

@@ -53,7 +53,7 @@ class Arrival:
     factor: float = 0.0  # weight of the merge, from 0 to 1
     # this node's own snapshot of the round; `None` if it could not be published
     published: Snapshot | None = None
-    # the part of it that counts as merged, and is not merged again; `None`: it may be
+    # the part that counts as merged and is not merged again; `None`: it may be merged again
     shard: Shard | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
     ahead: float = 0.0  # share of an update by which it is ahead of `published`, as it is later
@@ -150,7 +150,7 @@ class FetchRequest:
         self._result = self.runtime.queue()
 
     def begin_anew(self, peer: str) -> None:
-        """Ask this peer first, which is not to answer with its shared memory again."""
+        """Ask this peer first. It must not answer with its shared memory again."""
         self.first, self.may_map, self.found = peer, False, None
         self._is_over, self._result = threading.Lock(), self.runtime.queue()
 

@@ -138,7 +138,7 @@ class GossipRounds:
         self.shard_group: ShardGroup | None = None
         self._context = context
         self.is_finite: IsFinite | None = None  # see `guard`
-        self.fraction = 1.0  # of the parameters that a fetch is for, another part every time
+        self.fraction = 1.0  # share of the parameters; each fetch gets a different part
         self._tx = tx
         self.check_open = check_open
         self._fetches = TrainerFetches(context, tx.fetch)
@@ -258,7 +258,7 @@ class GossipRounds:
         """Return what was expected if a custom algorithm asks for something impossible, or ""."""
         if not isinstance(ask, Ask):
             return "an Ask, or None"
-        # Where peers come and go, one may have gone since the algorithm looked.
+        # If peers come and go, the peer may have left since the algorithm chose it.
         is_lost = ask.peer is not None and not self._context.peer_table.knows(ask.peer)
         if is_lost and not self._context.config.is_open:
             return f"one of the peers in view: {', '.join(self.view.peers) or 'none'}"
@@ -266,7 +266,7 @@ class GossipRounds:
         return "" if ask.terms is terms else f"the terms of the class, {terms}"
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        """Let flow control pick a neighbour in this round that is not barred."""
+        """Let flow control pick a neighbour of this round that is not in `barred`."""
         among = self._neighbours.among(self.view.peers, self.view.updates - 1)
         return self._fetches.choose(barred, among)
 

@@ -27,7 +27,7 @@ from dpwa.wire.messages import Cancel, Message, SharedMemoryName, SnapshotHeader
 
 
 class Session(Protocol):
-    """The asking end of a question to a peer."""
+    """The end of a question that asks a peer."""
 
     @property
     def request(self) -> int: ...
@@ -42,7 +42,7 @@ class Attempt:
     channel: PeerChannel
     session: Session
     version: int  # of the snapshot that is wanted; 0: any
-    is_timed: bool = True  # the peer answers at once, and does not wait for others to catch up
+    is_timed: bool = True  # the peer answers at once, without waiting for slower nodes
     incoming: IncomingSnapshot | None = None  # what has begun to come
     # when the request left; `None` as long as the link is not up
     asked_at: float | None = None
@@ -234,7 +234,7 @@ class Fetcher:
         patience_s = self._peer_table.patience_s(channel.peer, budget_s)
         if channel.send_request(attempt.session.request_message(int(budget_s * 1000))):
             attempt.asked_at = self._clock.now()
-            # A certain version is waited for. Whole values take longer than was fetched before.
+            # The peer may not have published this version yet. Whole values take longer than earlier fetches.
             waits = attempt.version or request.version or request.is_exact
             another = attempt.asked_at + (budget_s if waits else patience_s)
             self.due = min(request.deadline.end, another)
@@ -267,7 +267,7 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
 
     def found(self, attempt: Attempt, found: IncomingSnapshot | PeerMemory) -> None:
-        """Hand over what has come as a whole, or the memory where it lies."""
+        """Hand over a snapshot that has arrived completely, or the memory that holds it."""
         peer = attempt.channel.peer
         result = found if isinstance(found, PeerMemory) else found.arrival(peer)
         if attempt.request.offer(peer, result):
@@ -295,7 +295,7 @@ class Fetcher:
         attempt.incoming = IncomingSnapshot(header, pieces, codec, buffer, request.is_finite)
 
     def buffer_for(self, attempt: Attempt, header: SnapshotHeader) -> ByteArray:  # noqa: ARG002
-        """Return the memory for a snapshot, which is used again for the next of the same size."""
+        """Return memory for a snapshot. The next snapshot of the same size reuses it."""
         if self._buffer.nbytes != header.nbytes:
             self._buffer = np.empty(header.nbytes, np.uint8)
         return self._buffer
@@ -340,7 +340,7 @@ class Fetcher:
             request.end_fetch()
 
     def answered(self, attempt: Attempt, message: Message, payload: Frame) -> None:
-        """Take the answer to an attempt of another kind."""
+        """Process the answer to a different kind of attempt."""
         raise NotImplementedError
 
     def _cancel(self) -> None:

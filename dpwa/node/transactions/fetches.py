@@ -74,7 +74,7 @@ class TransactionFetcher(Fetcher):
         self.deliver()
 
     def next_peer(self, request: FetchRequest) -> str | None:
-        """Return the next peer, or `None`, too, if the last exchange was with the same peer."""
+        """Return the next peer, or `None` if there is none or the last exchange was with it."""
         name = super().next_peer(request)
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
         is_same = is_draw and name is not None and name == self._transactions.partner
@@ -121,7 +121,7 @@ class TransactionFetcher(Fetcher):
         if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
             raise ProtocolError(f"{agreed.units} units of mass: more than there are")
         if not self._transactions.agreed(attempt.transaction, agreed.units):
-            self.end_attempt(Outcome.LOST, is_charged=False)  # it has agreed to another meanwhile
+            self.end_attempt(Outcome.LOST, is_charged=False)  # the peer has agreed to a different transaction
             self.finish()
             return
         if is_far_behind(request.clock, agreed.clock):
@@ -139,7 +139,7 @@ class TransactionFetcher(Fetcher):
             self.fetch(attempt)
 
     def buffer_for(self, attempt: Attempt, header: SnapshotHeader) -> ByteArray:
-        """Return the memory for a snapshot, which in a transaction stays until it is merged."""
+        """Return memory for a snapshot. In a transaction, it is kept until the snapshot is merged."""
         if not isinstance(attempt, TransactionAttempt):
             return super().buffer_for(attempt, header)
         if header.version != attempt.version:

@@ -17,7 +17,7 @@ from dpwa.node.transactions.manager import Settled, TransactionManager
 
 
 class TransactionRounds(GossipRounds):
-    """Rounds that also merge the transactions on which peers have agreed with this node."""
+    """Rounds that also merge the transactions of this node and its peers."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class TransactionRounds(GossipRounds):
         return is_published
 
     def wait_and_merge(self, loss: float | None, merge: Merge) -> Arrival | None:
-        """Wait and merge as any node does, and then what was agreed on with peers."""
+        """Wait and merge as any node does, then merge the agreed transactions."""
         published = self.published
         arrival = super().wait_and_merge(loss, merge)
         with self.figures.doing(Activity.MERGE):
