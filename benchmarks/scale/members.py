@@ -63,7 +63,7 @@ class Member:
         self._ticks_at = -1.0
         rng = random.Random(seed)
         runtime = VirtualRuntime(cluster.tcp, self.name, rng)
-        self.member_list = CountingList(entry, runtime, rng, self.tick_listeners)
+        self.member_list = CountingList(entry, runtime, rng, self._look_soon)
         context = MembershipContext(
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
@@ -76,10 +76,8 @@ class Member:
             (),
         )
         self.listener = RosterListener(self.member_list, context)
-        self._service = RosterService(self.member_list, CONFIG.algorithm, context, self._nobody)
-        self._asking = Asking(
-            self.member_list, CONFIG, context, self._nobody, self._service.called_back
-        )
+        self._asking = Asking(self.member_list, CONFIG, context, self._nobody)
+        self._service = RosterService(self.member_list, CONFIG.algorithm, context, self._asking)
         self._asking.attached(runtime.zmq_context(), runtime.poller())
         self._network.add(self.name, self._receive)
         self._network.call_later(rng.uniform(0.0, TICK_S), self._tick)
@@ -100,7 +98,7 @@ class Member:
     def wake(self) -> None:
         """Do nothing: the service looks after each message, and at each tick."""
 
-    def tick_listeners(self) -> None:
+    def _look_soon(self) -> None:
         if self._ticks_at != self._network.clock.now():
             self._ticks_at = self._network.clock.now()
             self._network.call_later(0.0, self._look)

@@ -35,7 +35,7 @@ class TrainerFetches:
         self.reads: PeerMemory | None = None  # the memory in which this thread has pinned a slot
 
     def choose(self, barred: Collection[str], among: Collection[str] | None) -> str | None:
-        """Let flow control pick a peer that is not in `barred`. See `PeerTable.choose` for `among`."""
+        """Let flow control pick a peer that is in `among` and not in `barred`."""
         return self._peer_table.choose(self._rng, barred, among)
 
     def start(self, request: FetchRequest) -> None:
@@ -105,7 +105,7 @@ class TrainerFetches:
         while not request.deadline.expired() and memory.is_alive(self._runtime.now()):
             snapshot = self._pin(memory, layout, 0)
             if snapshot is None or version - snapshot.version > MAX_ROUNDS_BEHIND:
-                return snapshot  # the peer is far behind, e.g. after a restart, so its newest is good enough
+                return snapshot  # the peer is far behind, so its newest is good enough
             self.let_go()
             self._runtime.sleep(POLL_S)
             snapshot = self._pin(memory, layout, version)
@@ -114,7 +114,7 @@ class TrainerFetches:
         return None
 
     def _ask_why(self, peer: str, request: FetchRequest) -> Arrival | PeerMemory | None:
-        """Ask once a peer whose memory has no snapshot for this node any more. The answer says why."""
+        """Ask a peer once why its memory has no snapshot for this node any more."""
         if request.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None

@@ -234,7 +234,7 @@ class Fetcher:
         patience_s = self._peer_table.patience_s(channel.peer, budget_s)
         if channel.send_request(attempt.session.request_message(int(budget_s * 1000))):
             attempt.asked_at = self._clock.now()
-            # The peer may not have published this version yet. Whole values take longer than earlier fetches.
+            # The peer may not have published the version yet. Whole values take longer.
             waits = attempt.version or request.version or request.is_exact
             another = attempt.asked_at + (budget_s if waits else patience_s)
             self.due = min(request.deadline.end, another)

@@ -121,7 +121,8 @@ class TransactionFetcher(Fetcher):
         if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
             raise ProtocolError(f"{agreed.units} units of mass: more than there are")
         if not self._transactions.agreed(attempt.transaction, agreed.units):
-            self.end_attempt(Outcome.LOST, is_charged=False)  # the peer has agreed to a different transaction
+            # The peer has agreed to a different transaction.
+            self.end_attempt(Outcome.LOST, is_charged=False)
             self.finish()
             return
         if is_far_behind(request.clock, agreed.clock):
@@ -139,7 +140,7 @@ class TransactionFetcher(Fetcher):
             self.fetch(attempt)
 
     def buffer_for(self, attempt: Attempt, header: SnapshotHeader) -> ByteArray:
-        """Return memory for a snapshot. In a transaction, it is kept until the snapshot is merged."""
+        """Return memory for a snapshot, which in a transaction is kept until the merge."""
         if not isinstance(attempt, TransactionAttempt):
             return super().buffer_for(attempt, header)
         if header.version != attempt.version:
