@@ -35,7 +35,6 @@ NO_COMMANDS = {
     "dpwa report needs matplotlib": "a message",
 }
 NO_CONFIGURATIONS = {
-    ("docs/launch.md", "num_nodes: 4"): "a task of SkyPilot",
     ("docs/launch.md", "run: |"): "a part of a task of SkyPilot",
     ("docs/simulator.md", "# ours.yaml"): "a scenario, which tests/sim loads",
 }
