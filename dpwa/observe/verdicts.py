@@ -1,4 +1,4 @@
-"""Verdicts on slow, gone and sick nodes, with the reasons in words, as pure rules."""
+"""Pure rules that find slow, gone and diverged nodes, and other problems, with the reasons."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dpwa.observe.rates import Rates
 from dpwa.policy.health import IN_WORDS, REFUSED, Health
 
 SLOW_FACTOR = 2.0  # times slower than the median of the others
-MIN_WINDOW_S = 3.0  # before anybody is called slow
+MIN_WINDOW_S = 3.0  # with less time between its first and last sample, no node is called slow
 WAITS_MUCH = 0.5  # share of the time
-HEARD_S = 5.0  # since when a node that others have heard of is taken to be there
-STALLED_STEPS = 10.0  # times the usual step, and at least
-STALLED_S = 10.0
+HEARD_S = 5.0  # a node counts as alive if its last message to a peer is at most this old
+STALLED_STEPS = 10.0  # a node has stalled after this many times the step time of the others,
+STALLED_S = 10.0  # but not before this time
 MAX_NAMES = 3
 
 Severity = Literal["bad", "odd"]
@@ -28,11 +28,11 @@ class NodeVerdict:
     """A problem of a node.
 
     Attributes:
-        kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left`,
-            `finished` (and with a problem), `diverged`, `stalled`, `slow`, `waiting`, `out of
+        kind: `gone`, `no answer` (the node does not answer this machine, but its peers), `left`,
+            `finished` (with a problem), `diverged`, `stalled`, `slow`, `waiting`, `out of
             sync`, `alone`, `quarantined` or `refused`.
         text: the reason, in words that follow the name of the node.
-        severity: `bad` if it no longer takes part, or harms others, `odd` if it is still there.
+        severity: `bad` if the node no longer takes part, or harms others. Otherwise `odd`.
     """
 
     kind: str
@@ -42,23 +42,23 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class Condition:
-    """The knowledge of a node that is used to judge it.
+    """The facts about a node from which its verdicts follow.
 
     Attributes:
         rates: over the last seconds.
-        loss: its newest loss. Infinite once it has diverged.
-        silent_s: since it last answered, or 0 if it answers. In a log: since its last line.
-        has_answered: whether it ever has. If not, `silent_s` counts from the first question.
-        problem: why it does not answer, in words, if that is known.
-        heard_s: since a different node has last heard of it, if any reports this.
-        end: `finished`, `left` (it has ended without finishing), or empty. After its end, `problem`
-            is its problem then.
-        said: reports of others about it, by their names: its health or status.
-        quarantined_by: names of the nodes that have it in quarantine.
-        trains: whether it has not taken its last step, as far as is known.
-        out_of_sync_s: seconds since it has no part in rounds of `together`. `None`: it is in sync,
+        loss: the newest loss of the node. Infinite once the node has diverged.
+        silent_s: seconds since the last answer, or 0 while the node answers. In a run log, seconds
+            since the last line. If the node has never answered, since the first request.
+        has_answered: whether the node has ever answered.
+        problem: why the node does not answer, in words, or the problem of its end. May be empty.
+        heard_s: seconds since the node's last message to a peer. `None`: no peer reports this.
+        end: `finished`, `left` (the node ended without `finish`), or empty before its end.
+        said: health or status of the node, as other nodes report it, by the reporters' names.
+        quarantined_by: names of the nodes that have this node in quarantine.
+        trains: whether the node still takes steps, as far as is known.
+        out_of_sync_s: seconds since the node got out of sync (`together`). `None`: it is in sync,
             or averages no gradients.
-        is_alone: whether it averages gradients with no other node, while others do so.
+        is_alone: whether the node averages gradients with no other node, while others train.
     """
 
     rates: Rates
@@ -79,7 +79,7 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]
     """Return the problems of each node.
 
     Args:
-        conditions: of all nodes, by name.
+        conditions: facts about each node, by its name.
     """
     known = {
         name: condition.rates
@@ -116,7 +116,7 @@ def _of(condition: Condition, usual: Rates) -> list[NodeVerdict]:
     found += _sync(condition) if condition.trains else []
     if condition.quarantined_by:
         by = listing(condition.quarantined_by, MAX_NAMES)
-        text = f"is in quarantine at {by}: their losses jumped after merging it"
+        text = f"is in quarantine at {by}, because their losses jumped after they merged it"
         found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _NOT_MERGED}
     if refused:
@@ -137,26 +137,26 @@ LOST = {
 
 
 def _silence(condition: Condition) -> NodeVerdict:
-    """Distinguish a node that is gone from one that does not answer here, but elsewhere."""
+    """Return `gone`, or `no answer` if the node does not answer this machine, but its peers."""
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
     said = condition.said or {}
     lost = [f"{other} {LOST[health]}" for other, health in said.items() if health in LOST]
     is_lost_to_all = bool(lost) and len(lost) == len(said)
     is_heard = heard_s is not None and heard_s <= HEARD_S and not is_lost_to_all
     if not condition.has_answered and is_heard:
-        text = f"does not answer here{why}; others heard of it {heard_s:.0f} s ago"
+        text = f"does not answer this machine{why}. A peer heard from it {heard_s:.0f} s ago"
         return NodeVerdict("no answer", text, "odd")
     if condition.has_answered:
         text = f"has not answered for {condition.silent_s:.0f} s"
     elif heard_s is not None:
-        text = f"cannot be reached{why}; others heard of it {heard_s:.0f} s ago"
+        text = f"cannot be reached{why}. A peer heard from it {heard_s:.0f} s ago"
     else:
         text = f"cannot be reached{why}"
-    return NodeVerdict("gone", "; ".join([text, *lost[:2]]), "bad")
+    return NodeVerdict("gone", ". ".join([text, *lost[:2]]), "bad")
 
 
 def _pace(rates: Rates, usual: Rates) -> list[NodeVerdict]:
-    """Return whether a node is slower than others, stands still, or waits."""
+    """Return the problem of a node that has stalled, or is slow, or waits for much of its time."""
     if rates.steps_per_s is None or rates.seconds < MIN_WINDOW_S:
         return []
     patience_s = max(STALLED_S, STALLED_STEPS / (usual.steps_per_s or STALLED_STEPS))
@@ -174,26 +174,27 @@ def _pace(rates: Rates, usual: Rates) -> list[NodeVerdict]:
 def _sync(condition: Condition) -> list[NodeVerdict]:
     if condition.out_of_sync_s is not None:
         text = (
-            f"has been out of sync for {condition.out_of_sync_s:.0f} s: it takes its steps with "
-            "its own gradients, and merges snapshots of the others"
+            f"has been out of sync for {condition.out_of_sync_s:.0f} s. It takes its steps with "
+            "its own gradients, and merges snapshots of the other nodes"
         )
         return [NodeVerdict("out of sync", text, "odd")]
-    text = "averages gradients with no other node, while others train: it trains alone"
+    text = "trains alone: it averages gradients with no other node, while other nodes train"
     return [NodeVerdict("alone", text, "odd")] if condition.is_alone else []
 
 
 def _slow(rates: Rates, usual: Rates) -> str:
-    """Describe by how much a node is slower than the others, or return "" if it is not.
+    """Return by how much a node is slower than the others, in words, or "" if it is not slow.
 
-    If all wait for the slowest, all take equally many steps. Then the time of training shows it.
+    If all nodes wait for the slowest node, all take steps at the same rate. Then the training time
+    of a step shows the slow node.
     """
     speed, train_s = rates.steps_per_s, rates.step_train_s
     if speed and usual.steps_per_s and speed * SLOW_FACTOR <= usual.steps_per_s:
-        text = f"takes {_rate(speed)} steps/s, the others {_rate(usual.steps_per_s)} (median)"
-        return f"{text}: {usual.steps_per_s / speed:.1f} x slower"
+        text = f"takes {_rate(speed)} steps/s (median of the others: {_rate(usual.steps_per_s)})"
+        return f"{text}, which is {usual.steps_per_s / speed:.1f} x slower"
     if train_s and usual.step_train_s and train_s >= SLOW_FACTOR * usual.step_train_s:
-        text = f"trains {_ms(train_s)} in a step, the others {_ms(usual.step_train_s)} (median)"
-        return f"{text}: {train_s / usual.step_train_s:.1f} x slower"
+        text = f"trains {_ms(train_s)} per step (median of the others: {_ms(usual.step_train_s)})"
+        return f"{text}, which is {train_s / usual.step_train_s:.1f} x slower"
     return ""
 
 

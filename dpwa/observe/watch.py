@@ -1,7 +1,7 @@
 """Watch follows all nodes of a run from outside, through any living node.
 
-It asks each node for its records since the last answer. Nodes report others, so one living node is
-enough to find all. A different node reports about a node that does not answer.
+It asks each node for the records since the node's last answer. Nodes also report their peers, so
+one living node is enough to find all nodes, and to learn about nodes that do not answer.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from dpwa.wire.messages import GoAway, decode
 from dpwa.wire.watching import AskHistory, HistoryMessage
 
 INTERVAL_S = 1.0
-SILENT_S = 2.5  # without an answer
-TOLD_EVERY_S = 5.0  # of a node that does not answer
-MOVE_S = 5.0  # from one address of a node that does not answer to the next
+SILENT_S = 2.5  # after this time without an answer, a node counts as silent
+TOLD_EVERY_S = 5.0  # time between two requests to a node about a silent node
+MOVE_S = 5.0  # minimum time before a silent node is asked at a different address
 MAX_NODES = 512
 MAX_EVENTS = 2000
-MAX_SEEN = 20_000  # events that were taken in, so that each is shown once
-MAX_ASKED = 1_000  # questions about others that are not answered yet
-TURN_S = 0.1  # links are looked at so often; to poll hundreds of sockets would cost more
-FIRST_TURN_S = 0.02  # likewise, until all have answered
-FIRST_TURNS = 250  # that are so quick, at most
+MAX_SEEN = 20_000  # events that are remembered, so that each is shown once
+MAX_ASKED = 1_000  # unanswered requests about silent nodes
+TURN_S = 0.1  # time between two checks of all links, because polling hundreds of sockets costs more
+FIRST_TURN_S = 0.02  # the same, until all nodes have answered
+FIRST_TURNS = 250  # maximum number of these quick checks
 STOP_TIMEOUT_S = 3.0
-SAME_EVENT_S = 5.0  # within which several nodes tell of the same
-NO_SKEW_S = 1.0  # of two clocks that are taken for equal
+SAME_EVENT_S = 5.0  # reports by several nodes within this time are about the same event
+NO_SKEW_S = 1.0  # clocks of two machines count as equal up to this difference
 
 
 @dataclass
 class _Followed:
-    """The knowledge of one node, used under the lock."""
+    """The data about one node. Access needs the lock of the watch."""
 
     name: str
     endpoint: str
     began: float
-    there_at: float  # when it has answered, or somebody has told that it is there
-    moved_at: float = -math.inf  # to this address from another one
+    there_at: float  # time of its last answer, or of the last report that it is alive
+    moved_at: float = -math.inf  # when its address changed to this one
     history: SampleHistory = field(default_factory=lambda: SampleHistory(len(NAMES)))
     told: SampleHistory = field(default_factory=lambda: SampleHistory(len(OTHER_NAMES), OTHER_NODE))
     answer: HistoryAnswer | None = None
@@ -64,22 +64,22 @@ class _Followed:
     link: PeerLink | None = None
     linked_at: float = -math.inf
     asked_at: float = -math.inf
-    waits: bool = False  # for an answer
+    waits: bool = False  # whether a request to the node is unanswered
     since: float = 0.0
     events_after: int = 0
-    is_behind: bool = False  # there are more samples than it could tell at once
+    is_behind: bool = False  # whether the node has more samples than its last answer could hold
     told_at: float = -math.inf
-    ahead_s: float = 0.0  # by which its wall clock is ahead of this machine's
+    ahead_s: float = 0.0  # how far its wall clock is ahead of this machine's
 
     def silent_s(self, now: float) -> float:
-        """Return for how long it has not answered, or 0 while it answers."""
+        """Return the seconds since the node's last answer, or 0 while it answers."""
         seconds = now - (self.began if self.answered_at is None else self.answered_at)
         is_out_of_reach = self.answered_at is None and bool(self.problem)
         has_ended = self.answer is not None and self.answer.ended is not None
         return seconds if seconds > SILENT_S or is_out_of_reach or has_ended else 0.0
 
     def seen(self, now: float) -> Followed:
-        """Return the current knowledge of the node."""
+        """Return the data about the node at this moment."""
         silent_s = self.silent_s(now)
         told = self.problem, self.history, self.told
         return Followed(self.name, self.endpoint, self.answer, silent_s, *told)
@@ -89,9 +89,9 @@ class Watch(Closeable):
     """Follows the nodes of a run on a separate thread, until closed.
 
     Args:
-        seeds: nodes to begin with, of which one living node is enough.
+        seeds: nodes to ask first. One living node among them is enough.
         keyring: the keys with which to ask. `None` if nodes have none.
-        interval_s: seconds from one question to a node to the next.
+        interval_s: seconds between two requests to the same node.
         clock: time source.
     """
 
@@ -108,11 +108,11 @@ class Watch(Closeable):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._nodes: dict[str, _Followed] = {}  # by endpoint
-        self._names: dict[str, _Followed] = {}  # the same ones, by name
-        self._none_gone_until = -math.inf  # when the one that was there longest ago is gone
+        self._names: dict[str, _Followed] = {}  # the same nodes, by name
+        self._none_gone_until = -math.inf  # before this time, no node can have been gone for GONE_S
         self._events: deque[RunEvent] = deque(maxlen=MAX_EVENTS)
-        self._seen: dict[tuple[str, str, str, int], str] = {}  # events, when, and who told
-        self._asked: dict[int, str] = {}  # of whom, by the number of the question
+        self._seen: dict[tuple[str, str, str, int], str] = {}  # the reporter of each event
+        self._asked: dict[int, str] = {}  # the silent node of each request, by the request's number
         self._questions = 1
         self._through = ""
         self._has_ended = False
@@ -125,7 +125,7 @@ class Watch(Closeable):
         self._thread.start()
 
     def view(self) -> RunView:
-        """Return the current knowledge of the run."""
+        """Return the data about the run at this moment."""
         with self._lock:
             now = self._clock.now()
             nodes = tuple(node.seen(now) for node in self._nodes.values())
@@ -133,7 +133,7 @@ class Watch(Closeable):
             return RunView(time.time(), self._through, nodes, tuple(events), self._has_ended)
 
     def wait_for_answers(self, timeout_s: float) -> RunView:
-        """Wait until all nodes have answered, or could not be reached. Return the view.
+        """Wait until each node has answered or could not be reached. Return the view.
 
         Args:
             timeout_s: the maximum time to wait.
@@ -148,7 +148,7 @@ class Watch(Closeable):
         self._thread.join(STOP_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
-        """Whether all nodes have sent all their records, or others have reported about them."""
+        """Return whether each node has sent all its records, or another node has reported it."""
         if self._turns < 2 or not all(n.answer or n.problem for n in self._nodes.values()):
             return False
         silent = [n for n in self._nodes.values() if n.answer is None and n.name != n.endpoint]
@@ -157,7 +157,7 @@ class Watch(Closeable):
         )
         return are_told and not any(node.is_behind for node in self._nodes.values())
 
-    # On the thread of the watch
+    # The methods below run on the thread of the watch.
 
     def _run(self) -> None:
         with SYSTEM.zmq_context() as zmq_context:
@@ -177,7 +177,7 @@ class Watch(Closeable):
         with self._changed:
             for node in list(self._nodes.values()):
                 if self._nodes.get(node.endpoint) is not node:
-                    continue  # another one is it, as it turned out
+                    continue  # it is the same node as a different entry, so it was removed
                 self._connect(zmq_context, node)
                 if node.link is not None:
                     self._look_at(node, node.link)
@@ -188,7 +188,7 @@ class Watch(Closeable):
             self._changed.notify_all()
 
     def _connect(self, zmq_context: Context, node: _Followed) -> None:
-        """Make a link to a node that has none, or whose link is useless."""
+        """Make a link to a node that has none, or that has a useless link."""
         now = self._clock.now()
         if node.link is not None and not node.link.is_useless:
             return
@@ -209,7 +209,7 @@ class Watch(Closeable):
         is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
         is_asked = node.waits or (node.name == self._through and bool(self._asked))
         if link.state is LinkState.UP and not is_due and not is_asked:
-            return  # to look costs as much as to ask, and is done with the next question
+            return  # a check costs as much as a request, and follows with the next request
         link.update()
         if link.problem and link.state is not LinkState.UP:
             node.problem, node.waits = link.problem, False
@@ -226,12 +226,12 @@ class Watch(Closeable):
             )
 
     def _ask_of_silent(self) -> None:
-        """Ask the reporting node about those that do not answer, each from time to time."""
+        """Ask the reporting node about each silent node, every `TOLD_EVERY_S`."""
         now, node = self._clock.now(), self._names.get(self._through)
         if node is None or node.link is None:
             return
         for other in self._nodes.values():
-            name = other.name if other.name != other.endpoint else ""  # nobody has told it yet
+            name = other.name if other.name != other.endpoint else ""  # its name is unknown
             if name and other.silent_s(now) and now - other.told_at >= TOLD_EVERY_S:
                 other.told_at = now
                 if len(self._asked) >= MAX_ASKED:
@@ -248,13 +248,13 @@ class Watch(Closeable):
         """Handle an answer, or a different message of a node.
 
         Raises:
-            ProtocolError: no node should send this.
+            ProtocolError: the message is no answer to this request.
         """
         message, payload = decode(frames)
-        if isinstance(message, GoAway):  # it has many clients, and answers all the same
+        if isinstance(message, GoAway):  # the node has too many clients, but will still answer
             return
         if not isinstance(message, HistoryMessage):
-            raise ProtocolError("it does not send its history; its dpwa may be older")
+            raise ProtocolError("the node does not send its history. It may have an older dpwa")
         answer = read_answer(payload)
         if message.request == 1:
             self._take_own(node, answer)
@@ -280,9 +280,9 @@ class Watch(Closeable):
         node.answered_at = node.there_at = now
         node.problem, node.waits = "", False
         if is_new and before is not None:
-            # It was asked for what came after the last of another process: ask for all, at once.
+            # The request was for records after the last record of the old process. Ask for all.
             node.since, node.events_after, node.asked_at = 0.0, 0, -math.inf
-            self._note("restarted", answer.name, "another process of this node answers")
+            self._note("restarted", answer.name, "a new process of this node answers")
             return
         for row in rows:
             node.history.add_sample(row[0] - node.ahead_s, row[1:])
@@ -291,7 +291,7 @@ class Watch(Closeable):
         node.is_behind = len(rows) > 0 and node.since < answer.last and answer.ended is None
         node.asked_at = -math.inf if node.is_behind else node.asked_at
         for event in answer.happened():
-            if event.number <= node.events_after:  # a node that ends tells some of them again
+            if event.number <= node.events_after:  # a node that ends sends some events again
                 continue
             node.events_after = max(node.events_after, event.number)
             self._happened(replace(event, time=event.time - node.ahead_s))
@@ -304,17 +304,17 @@ class Watch(Closeable):
             for member in answer.members
             if member.status in ("alive", "suspect")
         ]
-        for _, endpoint, is_there in told:  # all of them, before one makes room for another
+        for _, endpoint, is_there in told:  # before a new node replaces one that seems gone
             if is_there and endpoint in self._nodes:
                 self._nodes[endpoint].there_at = now
         for name, endpoint, is_there in told:
             self._follow(name, endpoint, is_there=is_there)
 
     def _require_same(self, namesake: _Followed, answer: HistoryAnswer) -> None:
-        """Tell two nodes of one name from one node at two addresses.
+        """Distinguish two nodes with one name from one node at two addresses.
 
         Raises:
-            ProtocolError: they are two, and the other one answers.
+            ProtocolError: these are two nodes, and the known node still answers.
         """
         told = namesake.answer
         if told is None or namesake.silent_s(self._clock.now()):
@@ -324,21 +324,21 @@ class Watch(Closeable):
             raise ProtocolError(f"this process answers as {answer.name}, and so does {other}")
 
     def _follow(self, name: str, endpoint: str, *, is_there: bool = True) -> None:
-        """Follow a node from now on, unless that is so already."""
+        """Follow a node from now on, unless it is already followed."""
         if endpoint in self._nodes or (split_tcp(endpoint) is None and ipc_path(endpoint) is None):
             return
         now, known = self._clock.now(), self._names.get(name)
         if known is None:
             if len(self._nodes) < MAX_NODES or (is_there and self._drop_longest_gone(now)):
                 self._nodes[endpoint] = self._names[name] = _Followed(name, endpoint, now, now)
-        elif known.silent_s(now) and now - known.moved_at >= MOVE_S:  # it is back, elsewhere
+        elif known.silent_s(now) and now - known.moved_at >= MOVE_S:  # its address has changed
             self._drop(known)
             known.endpoint, known.linked_at, known.moved_at = endpoint, -math.inf, now
             self._nodes[endpoint] = self._names[name] = known
 
     def _drop_longest_gone(self, now: float) -> bool:
-        """Stop following the node that is gone longest. Return whether there is one."""
-        if now < self._none_gone_until:  # asked for each node that there is no room for
+        """Stop following the node that is gone longest. Return `False` if no node is gone."""
+        if now < self._none_gone_until:  # this saves a search for each node without a place
             return False
         longest = min(self._nodes.values(), key=lambda node: node.there_at)
         if now - longest.there_at < GONE_S:
@@ -348,7 +348,7 @@ class Watch(Closeable):
         return True
 
     def _drop(self, node: _Followed | None) -> None:
-        """Follow a node no more at the address that it has."""
+        """Stop following a node at its current address."""
         if node is not None:
             del self._nodes[node.endpoint], self._names[node.name]
             if node.link is not None:
@@ -356,7 +356,7 @@ class Watch(Closeable):
                 node.link = None
 
     def _choose_through(self) -> None:
-        """Choose one node to report about others, and a different one as soon as it is silent."""
+        """Choose the node that reports on the others, and another node once it is silent."""
         now = self._clock.now()
         answering = [n.name for n in self._nodes.values() if n.answer and not n.silent_s(now)]
         if self._through in answering:
@@ -370,16 +370,16 @@ class Watch(Closeable):
         last = self._names.get(before)
         end = last.answer.end if last is not None and last.answer is not None else ""
         if self._through:
-            text = f"reading through {self._through} now"
+            text = f"{self._through} reports on the others now"
         else:
             self._has_ended = bool(end)
-            text = "the run has ended" if end else "nor does any other node answer"
+            text = "the run has ended" if end else "no other node answers"
         self._note(end or "silent", before, text)
 
     def _happened(self, event: RunEvent) -> None:
-        """Keep an event, unless a different node has just reported the same one."""
+        """Keep an event, unless another node has just reported the same event."""
         kind, about = event.kind, event.about
-        by = event.node if kind == "refused" else ""  # who refuses is told, each
+        by = event.node if kind == "refused" else ""  # each refusing node counts
         moment = round(event.time / SAME_EVENT_S)
         near = moment - 1, moment, moment + 1
         reporters = (self._seen.get((kind, about, by, at), event.node) for at in near)

@@ -85,7 +85,7 @@ def test_a_node_that_is_silent_has_no_rates():
     row = rows(node("w1", peers=[peer("w2", "unreachable")]), node("w2", silent_s=6.0))["w2"]
     assert row.state == "silent"
     assert row.rates.steps_per_s is None
-    assert [v.text for v in row.verdicts] == ["has not answered for 6 s; w1 cannot reach it"]
+    assert [v.text for v in row.verdicts] == ["has not answered for 6 s. w1 cannot reach it"]
 
 
 def test_a_node_that_has_left_is_not_silent():
@@ -197,7 +197,7 @@ def test_nodes_that_average_together_are_in_sync_and_one_that_does_not_is_named(
     assert (found["w2"].in_sync, found["w2"].out_of_sync_s) == ((), 12.3)
     (verdict,) = found["w2"].verdicts
     assert (verdict.kind, verdict.severity) == ("out of sync", "odd")
-    assert verdict.text.startswith("has been out of sync for 12 s: it takes its steps with its own")
+    assert verdict.text.startswith("has been out of sync for 12 s. It takes its steps with its own")
 
 
 def test_one_that_averages_alone_is_named_only_if_others_train():

@@ -71,7 +71,7 @@ def test_it_names_the_slow_and_the_lost_with_the_reason(report, page):
         assert "w5 was killed, or its machine failed, at" in text
         assert "w1, w2, w4, w6 and 2 more lost its connection" in text
         assert "took it for dead; it never said goodbye; its log ends without an end line" in text
-        assert "w3 takes 1 steps/s, the others 5 (median): 5.0 x slower" in text
+        assert "w3 takes 1 steps/s (median of the others: 5), which is 5.0 x slower" in text
         assert "w7 was started again, at" in text
         assert "6.0 s after its log had ended without an end line" in text
         assert "10 nodes trained for 20 s" in text
@@ -183,7 +183,7 @@ def test_the_diverged_and_the_quarantined_are_problems(tmp_path):
     write_log(tmp_path, "w3", loss="inf")
     found = told(facts_in(tmp_path))
     assert sorted(text.split(":")[0] for text in found) == [
-        "w2 is in quarantine at w1",
+        "w2 is in quarantine at w1, because their losses jumped after they merged it",
         "w3 has diverged",
     ]
 

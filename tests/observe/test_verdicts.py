@@ -42,13 +42,14 @@ def test_who_takes_half_the_steps_of_the_others_is_slow(speed, is_slow):
 def test_the_reason_of_slowness_has_both_speeds_and_the_factor():
     verdict = only(Condition(pace(2.0)))
     assert verdict.severity == "odd"
-    assert verdict.text == "takes 2 steps/s, the others 10 (median): 5.0 x slower"
+    assert verdict.text == "takes 2 steps/s (median of the others: 10), which is 5.0 x slower"
 
 
 def test_where_all_wait_for_the_slowest_the_time_of_training_tells():
     verdict = only(Condition(pace(10.0, train_s=0.4)))
     assert verdict.kind == "slow"
-    assert verdict.text == "trains 400 ms in a step, the others 80 ms (median): 5.0 x slower"
+    expected = "trains 400 ms per step (median of the others: 80 ms), which is 5.0 x slower"
+    assert verdict.text == expected
 
 
 def test_the_others_of_the_slow_one_are_not_slow_with_two_nodes():
@@ -102,7 +103,7 @@ def test_who_is_gone_and_who_says_so():
     said = {"w2": "unreachable", "w3": "dead", "w4": "suspect", "w5": "alive"}
     verdict = only(Condition(pace(), silent_s=7.4, said=said))
     assert (verdict.kind, verdict.severity) == ("gone", "bad")
-    assert verdict.text == ("has not answered for 7 s; w2 cannot reach it; w3 says that it is dead")
+    assert verdict.text == "has not answered for 7 s. w2 cannot reach it. w3 says that it is dead"
 
 
 def test_who_never_answered_is_gone_with_the_reason():
@@ -115,7 +116,7 @@ def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
     silent = Condition(Rates(), silent_s=4.0, has_answered=False, problem="no", heard_s=heard_s)
     verdict = only(silent)
     assert verdict.kind == kind
-    assert verdict.text.endswith("; others heard of it 5 s ago")
+    assert verdict.text.endswith(". A peer heard from it 5 s ago")
     known = Condition(pace(), silent_s=4.0, heard_s=heard_s)
     assert only(known).kind == "gone"  # it did answer, and does so no more
 
@@ -138,7 +139,7 @@ def test_who_has_left_is_not_gone_and_nothing_is_the_matter_unless_it_was_no_goo
 def test_who_is_in_quarantine_and_where():
     verdict = only(Condition(pace(), quarantined_by=["w2", "w3", "w4", "w5", "w6"]))
     assert (verdict.kind, verdict.severity) == ("quarantined", "bad")
-    assert verdict.text.startswith("is in quarantine at w2, w3, w4 and 2 more: ")
+    assert verdict.text.startswith("is in quarantine at w2, w3, w4 and 2 more, because ")
 
 
 @pytest.mark.parametrize(

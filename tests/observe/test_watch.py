@@ -135,7 +135,7 @@ def test_when_the_node_that_tells_of_others_is_killed_another_one_does_within_fi
         assert time.monotonic() - began < at_most(5.0)
         moved = own_events(watch, "silent")[0]
         assert (moved.node, moved.about) == ("", "w1")
-        assert moved.text.startswith("reading through w")
+        assert moved.text in ("w2 reports on the others now", "w3 reports on the others now")
         eventually(lambda: [row.name for row in rows_of(watch.view()) if row.verdicts] == ["w1"])
 
 
@@ -152,7 +152,7 @@ def test_a_node_that_was_restarted_is_followed_as_the_same_node():
         with ended(second):
             eventually(lambda: events(watch, "restarted"), 15.0)
             (event,) = events(watch, "restarted")
-            assert (event.about, event.text) == ("w1", "another process of this node answers")
+            assert (event.about, event.text) == ("w1", "a new process of this node answers")
             after = eventually(lambda: is_told(watch, "w1", "w2") and seen(watch)["w1"].answer)
             assert (before.pid, after.pid) == (first.pid, second.pid)
             count = len(seen(watch)["w1"].history.since())
@@ -194,7 +194,7 @@ def test_a_node_that_ends_says_how_to_whoever_watches_it(monkeypatch):
         with suppress(ValueError), one:
             raise ValueError
         eventually(lambda: watch.view().through == "w2")
-        assert own_events(watch, "left")[-1].text == "reading through w2 now"
+        assert own_events(watch, "left")[-1].text == "w2 reports on the others now"
         two.node.close()  # as at the end of a program that has closed nothing
         monkeypatch.setattr(sys, "last_type", KeyError, raising=False)  # nobody has caught it
         three.node.close()
@@ -217,7 +217,7 @@ def test_a_node_that_is_killed_in_the_end_is_gone():
         killed.kill()
         eventually(lambda: not watch.view().through)
         assert not watch.view().has_ended
-        assert own_events(watch, "silent")[-1].text == "nor does any other node answer"
+        assert own_events(watch, "silent")[-1].text == "no other node answers"
         rows = {row.name: row for row in rows_of(watch.view())}
         assert (rows["w1"].state, rows["w2"].state) == ("silent", "left")
         assert [verdict.kind for verdict in rows["w1"].verdicts] == ["gone"]

@@ -156,7 +156,7 @@ def test_the_theme_of_the_system_is_followed_until_another_is_chosen(url, page):
     dark = page.evaluate(ground)
     assert dark != light
     button = page.locator("#theme")
-    assert button.inner_text() == "Theme: as the system"
+    assert button.inner_text() == "Theme: system"
     button.click()
     eventually(lambda: page.evaluate(line) == light_line)
     assert page.evaluate(ground) == light
@@ -191,7 +191,7 @@ def test_a_run_that_has_ended_needs_no_attention_and_its_curves_tell_of_the_end(
         expect(page.locator("#summary")).to_have_text("3 nodes: 3 finished · the run has ended")
         expect(page.locator("#attention li")).to_have_count(0)
         loss, speed = (page.locator(f"#plot-{name} figcaption") for name in ("loss", "speed"))
-        expect(loss).to_contain_text("Loss of 3 nodes, when last heard of: from w")
+        expect(loss).to_contain_text("Loss of 3 nodes when they last answered: from w")
         expect(speed).to_have_text("Steps per second: no node reports it any more.")
 
 

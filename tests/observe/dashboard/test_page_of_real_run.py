@@ -52,10 +52,11 @@ def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page, 
         took = seconds_until(page, "#attention li", f"{KILLED} has not answered for")
         assert took < at_most(NOTICED_S)
         seconds_until(page, "#announced", f"{KILLED} has not answered for")  # to screen readers
-        seconds_until(page, "#nodes tr", f"{KILLED}.*silent for")
+        seconds_until(page, "#nodes tr", f"{KILLED}.*gone for")
+        seconds_until(page, "#summary", f"{COUNT} nodes: .*1 gone")
         page.wait_for_selector(f"#topology a[aria-label^={KILLED}][data-state=silent]")
         nodes["w1"].kill()
-        moved = "w1 does not answer any more: reading through w2 now"
+        moved = "w1 does not answer any more: w2 reports on the others now"
         took = seconds_until(page, "#moved", moved)
         assert took < at_most(MOVED_S)
         seconds_until(page, "#summary", "reported by w2")

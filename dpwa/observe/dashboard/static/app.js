@@ -1,4 +1,4 @@
-// The page: what comes from the server goes into the store, and from there onto the screen.
+// The page: data from the server go into the store, and the frames draw the contents of the store.
 
 import { followTheme } from "./colours.js";
 import { Curves } from "./curves.js";
@@ -45,10 +45,9 @@ const frames = new Frames([
   inOverview(() => curves.draw("distance")),
   inOverview(() => curves.draw("speed")),
 ]);
-let cameFrom = null; // what was followed to a node's view
+let cameFrom = null; // the element that had the focus before the page of a node was opened
 
-
-/** Show what the address says: all nodes, or one. */
+/** Show all nodes, or the node in the address. */
 function route() {
   const before = view.name;
   const name = nameIn(location.hash);
@@ -72,13 +71,13 @@ function nameIn(hash) {
   try {
     return decodeURIComponent(VIEW.exec(hash)?.[1] ?? "");
   } catch {
-    return ""; // no address of this page
+    return ""; // the address is damaged
   }
 }
 
 addEventListener("hashchange", route);
 find(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address says which node is shown
+  event.preventDefault(); // else the link would change the address, which selects the shown node
   find("#main").focus();
 });
 followTheme(find("#theme"), () => frames.ask());

@@ -1,8 +1,7 @@
-// The colours of the style sheet, for what is drawn on a canvas.
+// The colours of the style sheet, for drawing on a canvas.
 
 const NEXT = { system: "light", light: "dark", dark: "system" };
-const WORDS = { system: "as the system", light: "light", dark: "dark" };
-const PALETTE = 7; // colours that can be told apart, by nearly everybody
+const PALETTE = 7; // colours that nearly all people can distinguish
 
 let known = new Map();
 
@@ -15,17 +14,17 @@ export function colour(name) {
   return known.get(name);
 }
 
-/** How the line of the node at this place is drawn, where each has a look of its own. */
+/** Return the colour and the dashes for the line of the node with this index. */
 export function look(index) {
   return { stroke: colour(`line-${index % PALETTE}`), dash: index < PALETTE ? [] : [6, 4] };
 }
 
-/** Let a button change the theme; `changed` is called when the colours are others. */
+/** Let a button change the theme. `changed` is called after the colours have changed. */
 export function followTheme(button, changed) {
   const theme = window.dpwaTheme;
   const tell = () => {
     known = new Map();
-    button.textContent = `Theme: ${WORDS[theme.choice]}`;
+    button.textContent = `Theme: ${theme.choice}`;
     changed();
   };
   theme.follow(tell);

@@ -5,7 +5,7 @@ import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { Plot } from "./plot.js";
 import { ANSWERS, NONE, byName, count, number, standing } from "./words.js";
 
-export const MANY = 12; // nodes; beyond, only some lines have a colour
+export const MANY = 12; // nodes; with more nodes, only some lines have a colour
 
 const PLOTS = {
   loss: { id: "plot-loss", word: "Loss", key: "loss", newest: (node) => node.loss },
@@ -26,7 +26,7 @@ const PLOTS = {
 };
 
 export class Curves {
-  /** @param store whose nodes are drawn; `changed` is called when others are highlighted. */
+  /** @param store of the run. `changed` is called when the user highlights a different node. */
   constructor(store, changed) {
     this.store = store;
     this.plots = {};
@@ -48,7 +48,7 @@ export class Curves {
     });
   }
 
-  /** Show who may be highlighted, and which line is whose. */
+  /** Show the names of the nodes in the list of *Highlight*, and the legend. */
   showLegend() {
     const { store } = this;
     this.options.show(["", ...store.nodes.map((node) => node.name)], (name) => name);
@@ -58,14 +58,14 @@ export class Curves {
     this.legend.show(lines, (line) => line.name);
   }
 
-  /** Draw one of "loss", "distance" and "speed". */
+  /** Draw one plot: "loss", "distance" or "speed". */
   draw(field) {
     const { store } = this;
     this.plots[field].show(store.timeline.times, linesOf(store, field), summary(store, PLOTS[field]));
   }
 }
 
-/** The lines of a field of all nodes; those to be seen come last, and so lie above. */
+/** Return a line for each node. Highlighted lines are last, so they are drawn above the others. */
 export function linesOf(store, field, chosen = store.highlighted) {
   const best = store.best?.name;
   const many = store.nodes.length > MANY;
@@ -103,10 +103,10 @@ function summary(store, { word, key, newest }) {
   const known = answering.length ? answering : told;
   if (!known.length) {
     const isOver = !store.through && store.timeline.times.length;
-    return `${word}: ${isOver ? "no node reports it any more" : "nothing is known yet"}.`;
+    return `${word}: ${isOver ? "no node reports it any more" : "no value is known yet"}.`;
   }
   const are = known.every((node) => node.state === "live") ? "live node" : "node";
-  const then = answering.length ? "" : ", when last heard of";
+  const then = answering.length ? "" : " when they last answered";
   known.sort((one, other) => newest(one) - newest(other));
   const [low, high] = [known[0], known.at(-1)];
   const tell = (node) => `${node.name} ${number(newest(node))}`;

@@ -1,4 +1,4 @@
-// Making and changing elements. Whatever is shown is foreign: it goes in as text, never as HTML.
+// Makes and changes elements. All data are untrusted, so they are inserted as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** Likewise, of SVG. */
+/** Make an SVG element in the same way. */
 export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -22,7 +22,7 @@ export function find(selector, root = document) {
   return root.querySelector(selector);
 }
 
-/** Change a text, but only if it is another one: screen readers and layout notice each change. */
+/** Set a text only if it differs, because each change costs a layout and may be read aloud. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -32,11 +32,11 @@ export function setAttribute(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-/** Children of an element, one for each item; those that are there are used again. */
+/** The children of an element, one for each item. Existing children are used again. */
 export class Keyed {
   /**
-   * @param parent of the children.
-   * @param create makes parts for a key: an object whose `root` is the child.
+   * @param parent element of the children.
+   * @param create returns the parts for a key: an object whose `root` is the child.
    * @param update shows an item in its parts.
    */
   constructor(parent, create, update) {
@@ -60,7 +60,7 @@ export class Keyed {
       if (parts.root === place) place = place.nextElementSibling;
       else this.parent.insertBefore(parts.root, place);
     }
-    // An element that was moved has lost the focus.
+    // An element loses the focus if it is moved.
     if (focused !== document.activeElement && this.parent.contains(focused)) {
       focused.focus({ preventScroll: true });
     }

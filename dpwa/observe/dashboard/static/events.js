@@ -1,4 +1,4 @@
-// What has happened, newest first.
+// The lists of events, newest first.
 
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { at, nodeLink } from "./words.js";
@@ -8,7 +8,7 @@ const inWords = (kind) => kind.replaceAll("_", " ");
 
 /** A list of events. */
 export class Events {
-  /** @param list the <ol>; a text for when it is empty stands behind its box. */
+  /** @param list the <ol>. The element after its box has the text for an empty list. */
   constructor(list) {
     this.list = list;
     this.items = new Keyed(list, makeEvent, showEvent);
@@ -22,7 +22,7 @@ export class Events {
   }
 }
 
-/** The events of the run, of all kinds or of one. */
+/** The events of the run, of all kinds or of one kind. */
 export class FilteredEvents {
   constructor(changed) {
     this.events = new Events(find("#events ol"));

@@ -1,7 +1,7 @@
-// Drawing in pieces, one a frame, and none while the page is hidden.
+// Draws the page in pieces, one in each frame, and draws nothing while the page is hidden.
 
 export class Frames {
-  /** @param pieces functions, in the order in which they are run. */
+  /** @param pieces functions that draw, in the order in which they run. */
   constructor(pieces) {
     this.pieces = pieces;
     this.due = new Set();
@@ -9,7 +9,7 @@ export class Frames {
     document.addEventListener("visibilitychange", () => this.go());
   }
 
-  /** Have these pieces run, or all. */
+  /** Run these pieces in the next frames. Without arguments, run all pieces. */
   ask(...pieces) {
     for (const piece of pieces.length ? pieces : this.pieces) this.due.add(piece);
     this.go();

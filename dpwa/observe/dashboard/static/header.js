@@ -1,25 +1,19 @@
-// The run in words, and the problems of the run or of this page.
+// Shows the run in words, the problems of its nodes, and the problems of this page.
 
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
-import { ENDS, at, count, nodeLink, syncWords } from "./words.js";
+import { ENDS, at, count, nodeLink, stateWord, syncWords } from "./words.js";
 
-const MOVED_S = 60; // how long the page shows that another node reports the run
-const SPEAK_MS = 5000; // from one announcement to the next
-const MAX_SPOKEN = 3; // nodes by name
+const MOVED_S = 60; // how long the page shows that a different node reports on the run
+const SPEAK_MS = 5000; // minimum time between two announcements
+const MAX_SPOKEN = 3; // problems in one announcement
+const SUMMARY = ["live", "finishing", "finished", "gone", "no answer", "left", "unknown"];
 
 const told = (counts) => counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`).join(", ");
 
-/** Tell how the run is. */
+/** Show the number of nodes in each state, and the node that reports on the run. */
 export function showSummary(store) {
   const { nodes } = store;
-  const counts = [
-    [store.count("live"), "live"],
-    [store.count("finishing"), "finishing"],
-    [store.count("finished"), "finished"],
-    [store.count("silent"), "silent"],
-    [store.count("left"), "left"],
-    [store.count("unknown"), "not heard of yet"],
-  ];
+  const counts = SUMMARY.map((word) => [nodes.filter((node) => stateWord(node) === word).length, word]);
   const parts = [`${count(nodes.length, "node")}: ${told(counts) || "none yet"}`];
   const live = nodes.filter((node) => node.state === "live");
   const sync = ["in sync", "out of sync", "alone"].map((word) => [
@@ -34,7 +28,7 @@ export function showSummary(store) {
   setText(find("#title"), store.title);
 }
 
-/** Show that another node reports the run, as long as that is new. */
+/** Show for a minute that a different node reports on the run. */
 export function showMoved(store) {
   const moved = store.events.find((event) => !event.node && event.kind in ENDS);
   const isNew = moved && store.time - moved.time < MOVED_S;
@@ -60,14 +54,14 @@ function show(banner, text) {
   banner.hidden = !text;
 }
 
-/** The list of all problems, the worst first; new entries are spoken, now and then. */
+/** The list of all problems, the worst first. New problems are announced to screen readers. */
 export class Attention {
   constructor() {
     const section = find("#attention");
     this.section = section;
     this.list = new Keyed(find("ul", section), makeMatter, showMatter);
     this.empty = find(".empty", section);
-    this.known = null; // keys of what was there before; null: this is the first time
+    this.known = null; // keys of the problems that were shown before; null: none was shown yet
     this.unspoken = [];
     this.spokenAt = 0;
   }
@@ -88,7 +82,7 @@ export class Attention {
     if (!this.unspoken.length || Date.now() - this.spokenAt < SPEAK_MS) return;
     const told = this.unspoken.slice(0, MAX_SPOKEN).map(({ name, text }) => `${name} ${text}.`);
     const more = this.unspoken.length - told.length;
-    if (more) told.push(`${count(more, "more entry", "more entries")} in the list.`);
+    if (more) told.push(`The list has ${count(more, "more problem")}.`);
     setText(find("#announced"), told.join(" "));
     this.unspoken = [];
     this.spokenAt = Date.now();
@@ -97,12 +91,12 @@ export class Attention {
 
 const rank = (matter) => (matter.severity === "bad" ? 0 : 1);
 
-/** The problems of a node. */
+/** Return the problems of a node. */
 export function mattersOf(node) {
   const { name } = node;
   const matters = node.verdicts.map((verdict) => ({ ...verdict, name, key: `${verdict.kind} ${name}` }));
   if (node.state === "unknown" && node.problem) {
-    matters.push({ name, key: `problem ${name}`, kind: "unknown", severity: "odd", text: `has told nothing yet: ${node.problem}` });
+    matters.push({ name, key: `problem ${name}`, kind: "unknown", severity: "odd", text: `has not answered yet: ${node.problem}` });
   }
   return matters;
 }

@@ -1,4 +1,4 @@
-// One node: where its time goes, its links, its loss, its events.
+// The page of one node: its figures, how it spends its time, its loss, its links and its events.
 
 import { colour } from "./colours.js";
 import { linesOf } from "./curves.js";
@@ -20,14 +20,14 @@ const FACTS = [
   ["In sync with", (node) => node.in_sync.filter((name) => name !== node.name).join(", ")],
   ["Rounds per second", (node) => number(node.rounds_per_s), "rounds"],
   ["Merges per second", (node) => number(node.merges_per_s), "merges"],
-  ["Staleness of what it merges", (node) => number(node.staleness), "staleness"],
+  ["Staleness of its merges", (node) => number(node.staleness), "staleness"],
   ["Consensus distance", (node) => number(node.consensus_distance), "distance"],
   ["Score", (node) => number(node.score)],
   ["Receives", (node) => perSecond(node.received_per_s)],
   ["Sends", (node) => perSecond(node.sent_per_s)],
   ["Reads from memory of peers", (node) => perSecond(node.mapped_per_s), "mapped"],
   ["Memory of snapshots", (_, figures) => bytes(figures.memory_bytes)],
-  ["Refused", (_, figures) => number(figures.refused)],
+  ["Refused messages and connections", (_, figures) => number(figures.refused)],
   ["Address", (node) => node.endpoint],
   ["Host", (node) => node.host],
   ["Process", (node) => (node.pid ? String(node.pid) : "")],
@@ -39,7 +39,7 @@ const FACTS = [
 const figure = (title, key, words = (value) => number(value)) =>
   textColumn(title, (peer) => peer[key], words, { key, class: "figure", down: true });
 const healthWords = (health, peer) => {
-  const words = health === "unknown" ? "unknown: nothing was fetched" : health;
+  const words = health === "unknown" ? "unknown: nothing was fetched from it" : health.replaceAll("_", " ");
   return peer.quarantined ? `${words}, in quarantine` : words;
 };
 const ago = (value) => (typeof value === "number" ? `${duration(value)} ago` : "never");
@@ -57,26 +57,26 @@ const LINKS = [
   figure("Received", "bytes_received", bytes),
   figure("Sent", "bytes_sent", bytes),
   figure("Mapped", "bytes_mapped", bytes),
-  figure("Heard of", "heard_s", ago),
+  figure("Last message", "heard_s", ago),
 ];
 
-// Figures of links that a node may have of no peer, and why.
+// Figures of links that are hidden if the node has none of them, each with the reason.
 const UNKNOWN = {
-  latency_ms: "no message was timed",
-  bandwidth_mbps: "nothing was streamed",
-  merged_s: "it has merged no peer",
-  staleness: "it has merged no peer",
+  latency_ms: "no answer was timed",
+  bandwidth_mbps: "no snapshot was streamed",
+  merged_s: "the node has merged no peer",
+  staleness: "the node has merged no peer",
   rounds: "",
   bytes_mapped: "",
 };
 
-/** Return the figures that a node has of none of its peers, each with the reason. */
+/** Return the figures that are unknown for all peers of a node, each with the reason. */
 function unknownOf(peers) {
   return Object.fromEntries(Object.entries(UNKNOWN).filter(([key, why]) => peers.every((peer) => (why ? peer[key] === null : !peer[key]))));
 }
 
 export class NodeView {
-  /** @param store of the run; `changed` is called when the node has told more. */
+  /** @param store of the run. `changed` is called after each answer about the node. */
   constructor(store, changed) {
     Object.assign(this, { store, changed });
     this.name = "";
@@ -84,7 +84,7 @@ export class NodeView {
     this.problem = "";
     this.matters = new Keyed(find("#node-verdicts"), makeMatter, showMatter);
     this.facts = new Keyed(find("#node-facts"), makeFact, ({ value }, fact) => setText(value, fact[1]));
-    this.links = new Table(find("#links"), LINKS, "Peers of this node, as it knows them");
+    this.links = new Table(find("#links"), LINKS, "Links from this node to its peers");
     this.events = new Events(find("#own-events"));
     this.budget = new Plot(find("#plot-budget"), percent, { range: () => [0, 1] });
     this.loss = new Plot(find("#plot-own"), number);
@@ -112,14 +112,14 @@ export class NodeView {
       this.detail = answer.ok ? told : null;
       this.problem = answer.ok ? "" : String(told.error ?? answer.status);
     } catch {
-      // The banner tells of a lost server.
+      // The banner shows that the server does not answer.
     } finally {
       this.asking = null;
     }
     this.changed();
   }
 
-  /** Show what is known in words. */
+  /** Show the state, the problems, the figures, the links and the events of the node. */
   show() {
     const node = this.store.byName.get(this.name);
     const figures = this.detail?.figures ?? {};
@@ -146,7 +146,7 @@ export class NodeView {
   drawLoss() {
     const { store, name } = this;
     const node = store.byName.get(name);
-    const known = `${number(node?.loss)}, in front of those of the others`;
+    const known = `${number(node?.loss)}, drawn in front of the losses of the other nodes`;
     const text = node ? `Loss of ${name}: ${store.missing.loss ?? known}.` : "";
     if (node) this.loss.show(store.timeline.times, linesOf(store, "loss", new Set([name])), text);
   }
@@ -163,7 +163,7 @@ export class NodeView {
       return { name: WORDS[activity], values, told, fill: colour(activity), stroke: colour(activity) };
     });
     const order = ACTIVITIES.map((activity) => WORDS[activity]).join(", ");
-    this.budget.show(times, lines.reverse(), `Shares of its time, from below: ${order}.`);
+    this.budget.show(times, lines.reverse(), `Shares of the node's time, from the bottom to the top: ${order}.`);
   }
 }
 

@@ -1,26 +1,26 @@
-// The table of all nodes, a row each.
+// The table of all nodes, with one row for each node.
 
 import { find, make, setAttribute, setText } from "./dom.js";
 import { Table, hiddenWords } from "./table.js";
 import { nodeLink, number, perSecond, sharesWords, sign, standing, stateWords } from "./words.js";
 
 export const ACTIVITIES = ["train", "publish", "wait", "merge"];
-const TOLD = new Set(["gone", "finished", "left", "out of sync", "alone"]); // by the state already
+const TOLD = new Set(["gone", "no answer", "finished", "left", "out of sync", "alone"]); // these are in the state
 const ORDER = { silent: 0, unknown: 1, left: 2, live: 3, finishing: 4, finished: 5 };
 
-/** Make the table. */
+/** Return the table of the nodes. */
 export function nodesTable() {
-  return new Table(find("#nodes table"), COLUMNS, "Nodes of the run; a button in a column's head sorts by it");
+  return new Table(find("#nodes table"), COLUMNS, "Nodes of the run. The button in the head of a column sorts the table by this column");
 }
 
-/** Show all nodes, and below why columns are missing. */
+/** Show all nodes, and below the table why columns are missing. */
 export function showNodes(table, { nodes, missing }) {
   table.show(nodes.map((node) => ({ ...node, standing: standing(node) })), missing);
   setText(find("#nodes .missing"), hiddenWords(table));
   find("#nodes .shares").hidden = "wait" in missing;
 }
 
-/** A column whose cells hold a text. */
+/** Return a column whose cells have a text. */
 export function textColumn(title, value, words, more = {}) {
   return { title, value, update: (cell, item) => setText(cell, words(value(item), item)), ...more };
 }
@@ -28,7 +28,7 @@ export function textColumn(title, value, words, more = {}) {
 const figure = (title, key, field, words = (value) => number(value)) =>
   textColumn(title, (node) => node[field], words, { key, class: "figure", down: true });
 
-/** A column of links to nodes. */
+/** Return a column of links to nodes. */
 export const linkColumn = (title) => ({
   title,
   class: "name",
@@ -59,7 +59,7 @@ const state = {
     if (node.in_sync.length > 1) setAttribute(mark, "title", `with ${node.in_sync.filter((name) => name !== node.name).join(", ")}`);
     const kinds = node.verdicts.map((verdict) => verdict.kind).filter((kind) => !TOLD.has(kind));
     setText(text, [stateWords(node), ...kinds].join(", "));
-    setAttribute(text, "title", node.verdicts.map((verdict) => verdict.text).join("; ") || null);
+    setAttribute(text, "title", node.verdicts.map((verdict) => verdict.text).join(". ") || null);
   },
 };
 

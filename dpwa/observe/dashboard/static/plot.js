@@ -1,4 +1,4 @@
-// A chart of lines or of areas over time, with a summary in words.
+// A chart of lines or areas over time, with a summary in words.
 
 import { colour } from "./colours.js";
 import { setAttribute, setText } from "./dom.js";
@@ -6,13 +6,13 @@ import { at } from "./words.js";
 
 const { uPlot } = window; // vendor/uPlot.iife.min.js
 const FONT = "12px system-ui, sans-serif";
-const NEAR = 24; // pixels from the pointer to a line
+const NEAR = 24; // maximum number of pixels from the pointer to the line that the caption describes
 
 export class Plot {
   /**
-   * @param box that it fills; a <figcaption> beside it says in words what is seen.
-   * @param format of a value, in words.
-   * @param options `range` of the values, by uPlot's `scales.y.range`, where it is not theirs.
+   * @param box element that the chart fills. A <figcaption> next to the box has the summary.
+   * @param format function that returns the text of a value.
+   * @param options `range` is uPlot's `scales.y.range`. If it is null, uPlot chooses the range.
    */
   constructor(box, format, { range = null } = {}) {
     Object.assign(this, { box, format, range });
@@ -21,15 +21,15 @@ export class Plot {
     this.log = false;
     this.summary = "";
     setAttribute(box, "role", "img");
-    setAttribute(box, "aria-label", "Nothing is known yet.");
+    setAttribute(box, "aria-label", "No value is known yet.");
     new ResizeObserver(() => this.resize()).observe(box);
   }
 
   /**
-   * Draw.
+   * Draw the lines.
    * @param times in seconds since the epoch.
-   * @param lines from the lowest to the uppermost: {name, values, stroke, width, dash, fill}.
-   * @param summary what they show, in words.
+   * @param lines {name, values, stroke, width, dash, fill}. Each line is drawn above the line before.
+   * @param summary of the lines, in words.
    */
   show(times, lines, summary) {
     const [width, height] = this.size;
@@ -101,7 +101,7 @@ export class Plot {
     this.read();
   }
 
-  /** Tell of the line at the pointer, or of all. */
+  /** Describe the line at the pointer in the caption, or show the summary of all lines. */
   read() {
     const index = this.plot?.cursor.idx;
     const line = this.lines[this.near - 1];

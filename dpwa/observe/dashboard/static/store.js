@@ -1,4 +1,4 @@
-// All that the page knows of the run, in bounded memory.
+// The store holds all data of the run that the page has, in bounded memory.
 
 import { Timeline } from "./timeline.js";
 import { ANSWERS, byName } from "./words.js";
@@ -8,30 +8,30 @@ const FREQUENT = new Set(["checkpoint", "in_sync", "out_of_sync"]);
 
 export class Store {
   constructor() {
-    this.time = 0; // of the newest news, in seconds since the epoch
+    this.time = 0; // time of the newest update, in seconds since the epoch
     this.through = "";
     this.hasEnded = false;
     this.title = "";
-    this.nodes = []; // by name
+    this.nodes = []; // in natural order of their names
     this.byName = new Map();
     this.edges = [];
     this.groups = []; // names of nodes that average gradients together
-    this.missing = {}; // figures that no node has, and why
+    this.missing = {}; // keys of the figures that no node has, each with the reason
     this.events = []; // newest first
     this.timeline = new Timeline();
-    this.selected = ""; // the node to highlight
-    this.pointed = ""; // likewise, as long as the pointer or the focus is on it
+    this.selected = ""; // name of the node that the user chose to highlight
+    this.pointed = ""; // name of the node under the pointer, or with the focus
     this.numbered = 0;
   }
 
-  /** Begin anew with all that is known. */
+  /** Replace all data by a snapshot of the run. */
   restart(news) {
     this.timeline.clear();
     this.events = [];
     this.update(news);
   }
 
-  /** Take in what is new. */
+  /** Add an update of the run. */
   update(news) {
     this.time = news.time;
     this.through = news.through;
@@ -46,18 +46,18 @@ export class Store {
     this.timeline.keep(this.byName);
     const fresh = [...news.events].sort((one, other) => other.time - one.time);
     for (const event of fresh) event.key = ++this.numbered;
-    const saved = new Set(); // of frequent ones, the newest of each node is enough
+    const saved = new Set(); // of each frequent kind, only the newest event of each node stays
     const isNewest = (key) => !saved.has(key) && saved.add(key);
     const isKept = ({ kind, about }) => !FREQUENT.has(kind) || isNewest(`${kind} ${about}`);
     this.events = [...fresh, ...this.events].filter(isKept).slice(0, MAX_EVENTS);
   }
 
-  /** Nodes that are to be seen among all others. */
+  /** The names of the highlighted nodes. */
   get highlighted() {
     return new Set([this.pointed, this.selected].filter((name) => this.byName.has(name)));
   }
 
-  /** The live node with the lowest loss, if there is one. */
+  /** The live node with the lowest loss, or null if there is none. */
   get best() {
     let best = null;
     for (const node of this.nodes) {
@@ -67,12 +67,8 @@ export class Store {
     return best;
   }
 
-  /** Whether nodes average gradients, as `together` does. */
+  /** Whether any node averages gradients, as `together` does. */
   get averages() {
     return this.nodes.some((node) => node.averages);
-  }
-
-  count(state) {
-    return this.nodes.filter((node) => node.state === state).length;
   }
 }

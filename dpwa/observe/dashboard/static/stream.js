@@ -1,17 +1,17 @@
-// The connection to the dashboard's server: it is made again until it is there.
+// The connection to the dashboard's server. If it is lost, the page tries again until it is back.
 
 const AGAIN_MS = 1000;
-const QUIET_MS = 6000; // without news from an open connection
+const QUIET_MS = 6000; // without an update, an open connection counts as lost
 
 export class Stream {
   /**
    * @param url of the server-sent events.
-   * @param heard called with "snapshot" or "update", and the news.
+   * @param heard called with "snapshot" or "update", and the data.
    * @param changed called when the connection is lost or back.
    */
   constructor(url, heard, changed) {
     Object.assign(this, { url, heard, changed });
-    this.lostAt = null; // milliseconds since the epoch; null: all is well
+    this.lostAt = null; // milliseconds since the epoch, or null while the connection is open
     this.problem = "";
     this.heardAt = Date.now();
     setInterval(() => this.watch(), AGAIN_MS);
@@ -39,7 +39,7 @@ export class Stream {
 
   async lose(source) {
     if (source !== this.source) return;
-    const refused = source.readyState === EventSource.CLOSED; // with a status; what was it?
+    const refused = source.readyState === EventSource.CLOSED; // the server has answered with an error
     source.close();
     this.source = null;
     this.lostAt ??= Date.now();

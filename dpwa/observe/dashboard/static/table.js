@@ -1,4 +1,4 @@
-// A table that can be sorted by each of its columns; its rows and cells are used again.
+// A table that can be sorted by each of its columns. Existing rows and cells are used again.
 
 import { Keyed, make, setAttribute } from "./dom.js";
 import { byName } from "./words.js";
@@ -6,14 +6,15 @@ import { byName } from "./words.js";
 export class Table {
   /**
    * @param element the <table>, with an empty <thead> and <tbody>.
-   * @param columns {title, value, create, update}: what to sort by, and how a cell is made and shown.
-   * @param caption what it is a table of.
+   * @param columns {title, value, create, update}: `value` returns the value to sort by, `create` makes
+   *   the parts of a cell, and `update` shows an item in them.
+   * @param caption of the table, for screen readers.
    */
   constructor(element, columns, caption) {
     this.columns = columns;
     this.items = [];
     this.sorted = { column: columns[0], down: false };
-    this.box = element.parentElement; // scrolls where it is narrower than the table
+    this.box = element.parentElement; // scrolls if it is narrower than the table
     this.sideways = make("p", { class: "note", hidden: "" }, "Scroll sideways for more columns →");
     this.box.before(this.sideways);
     element.prepend(make("caption", { class: "unseen" }, caption));
@@ -22,7 +23,7 @@ export class Table {
     this.body = element.tBodies[0];
     this.rows = new Keyed(this.body, () => this.makeRow(), (row, item) => this.showRow(row, item));
     this.keyOf = (item) => item.name;
-    this.hidden = {}; // keys of columns that are not shown
+    this.hidden = {}; // keys of the columns that are not shown, each with the reason
     this.tellOrder();
   }
 
@@ -67,7 +68,7 @@ export class Table {
     });
   }
 
-  /** Show these items, each with a `name` of its own, but not the columns with the keys of `hidden`. */
+  /** Show these items, each with a different `name`, without the columns with the keys of `hidden`. */
   show(items, hidden = this.hidden) {
     Object.assign(this, { items, hidden });
     this.columns.forEach((column, index) => (this.heads[index].hidden = this.isHidden(column)));
@@ -75,7 +76,7 @@ export class Table {
     this.sideways.hidden = this.box.scrollWidth <= this.box.clientWidth;
   }
 
-  /** Sort; but rows stay where they are under a pointer, lest the wrong one be clicked. */
+  /** Sort the items. While the pointer is on the table, no row moves, so that no wrong row is clicked. */
   inOrder(items) {
     const { column, down } = this.sorted;
     const held = this.order && this.body.matches(":hover");
@@ -89,17 +90,17 @@ export class Table {
   }
 }
 
-/** Say which columns are not shown, and why: those with a reason, all with the same one together. */
+/** Return a text that names the hidden columns, with the reasons. */
 export function hiddenWords({ columns, hidden }) {
   const titles = new Map();
   for (const { key, title } of columns) {
     if (hidden[key]) titles.set(hidden[key], [...(titles.get(hidden[key]) ?? []), title]);
   }
   const parts = [...titles].map(([why, which]) => `${which.join(", ")} (${why})`);
-  return parts.length ? `Not shown: ${parts.join("; ")}.` : "";
+  return parts.length ? `Not shown: ${parts.join(", ")}.` : "";
 }
 
-/** Compare two values; what is not known comes last, however it is sorted. */
+/** Compare two values. Unknown values are last in either order. */
 function compare(one, other, down) {
   const [first, second] = [one, other].map((value) => (value === "inf" ? Infinity : value));
   if (first === second) return 0;

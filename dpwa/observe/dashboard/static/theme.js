@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that was chosen last, or else the system's, so that nothing flashes.
+// Sets the theme that the user chose last, or else the theme of the system, before the page is drawn.
 "use strict";
 {
   const KEY = "dpwa.theme";
@@ -14,21 +14,21 @@
   };
 
   window.dpwaTheme = {
-    /** What was chosen: "system", "light" or "dark". */
+    /** The chosen theme: "system", "light" or "dark". */
     get choice() {
       return choice;
     },
-    /** Choose one of them, and remember that. */
+    /** Choose a theme, and remember the choice. */
     choose(theme) {
       choice = theme;
       try {
         localStorage.setItem(KEY, theme);
       } catch {
-        // Not remembered, then.
+        // The browser stores nothing, so the choice is not remembered.
       }
       show();
     },
-    /** Have a function called whenever the colours are others. */
+    /** Call this function after each change of the colours. */
     follow(call) {
       changed = call;
     },
@@ -38,7 +38,7 @@
     const last = localStorage.getItem(KEY);
     if (last === "dark" || last === "light") choice = last;
   } catch {
-    // A browser that keeps nothing: the system's theme it is.
+    // The browser stores nothing, so the page uses the theme of the system.
   }
   systemDark.addEventListener("change", show);
   show();

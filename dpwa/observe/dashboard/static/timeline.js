@@ -1,8 +1,8 @@
-// What the curves show: for all nodes one row of times, so that they can be drawn on one axis.
+// The values of the curves. All nodes share one list of times, so that their curves share one axis.
 
-const MAX_TIMES = 900; // times; then the older ones are thinned
-const KEPT = 1 / 3; // of them, the newest, stay as they are
-export const FIELDS = ["loss", "distance", "speed"]; // as they stand in a point, after its time
+const MAX_TIMES = 900; // with more times, the older times are thinned
+const KEPT = 1 / 3; // share of the times, the newest, that are not thinned
+export const FIELDS = ["loss", "distance", "speed"]; // in the order of the values of a point, after its time
 
 export class Timeline {
   constructor() {
@@ -10,11 +10,11 @@ export class Timeline {
   }
 
   clear() {
-    this.times = []; // seconds since the epoch, whole, ascending
-    this.nodes = new Map(); // name → {loss: [...], distance: [...], speed: [...]}; null: none
+    this.times = []; // whole seconds since the epoch, ascending
+    this.nodes = new Map(); // name → {loss: [...], distance: [...], speed: [...]}, with null if unknown
   }
 
-  /** Take in points: of each node a list of [time, loss, consensus distance, steps per second]. */
+  /** Add points: for each node, a list of [time, loss, consensus distance, steps per second]. */
   add(points) {
     this.makeRoom(points);
     for (const [name, rows] of Object.entries(points)) {
@@ -38,7 +38,7 @@ export class Timeline {
     return this.nodes.get(name);
   }
 
-  /** Forget all nodes but these. */
+  /** Remove all nodes except these. */
   keep(names) {
     for (const name of this.nodes.keys()) if (!names.has(name)) this.nodes.delete(name);
   }
@@ -51,7 +51,7 @@ export class Timeline {
       if (this.times[middle] < time) low = middle + 1;
       else high = middle;
     }
-    // After thinning a late point may find no row of its own: the next one is near enough.
+    // After thinning, the time of a late point may be missing. Then the point uses the next time.
     return Math.min(low, this.times.length - 1);
   }
 
@@ -83,7 +83,7 @@ export class Timeline {
     this.mapColumns((column) => from.map((index) => (index < 0 ? null : column[index])));
   }
 
-  /** Make one of each two older rows; the later one of a node's two values stays. */
+  /** Merge each two of the older times into one. The later of a node's two values stays. */
   thin() {
     const length = this.times.length;
     const older = 2 * Math.floor(((1 - KEPT) * length) / 2);

@@ -1,5 +1,5 @@
-// Who merges from whom: the nodes on a circle, a line for each merge of the last seconds, and a shape
-// around those that average gradients together.
+// The graph has the nodes on a circle. A line is a merge of the last seconds, and a shape joins the
+// nodes that average gradients together.
 
 import { colour } from "./colours.js";
 import { Keyed, find, make, makeSvg, setAttribute, setText } from "./dom.js";
@@ -7,11 +7,11 @@ import { NONE, duration, listed, nodeLink, number, sign, standing, stateWords } 
 
 const SIZE = 640; // of the drawing, in its own units
 const RADIUS = 232; // of the circle
-const FEW = 16; // nodes; beyond, names stand along the radius, and lines have no arrows
-const CROWD = 40; // lines; beyond, each is fainter
-const BEND = 0.45; // of a line, toward the center
+const FEW = 16; // nodes; with more nodes, names stand along the radius, and lines have no arrows
+const CROWD = 40; // lines; with more lines, each line is fainter
+const BEND = 0.45; // how far a line bends toward the center: 1 is a straight line, 0 is the center
 const LONGEST = 14; // letters of a name
-// The older a merge, the weaker its line: up to an age in seconds.
+// The line of an older merge is weaker. `up_to` is the maximum age in seconds.
 const AGES = [
   { up_to: Infinity, name: "faint", alpha: 0.35, width: 1 },
   { up_to: 4, name: "accent", alpha: 0.45, width: 1.4 },
@@ -19,7 +19,7 @@ const AGES = [
 ];
 
 export class Topology {
-  /** @param store of the run; `changed` is called when another node is pointed at. */
+  /** @param store of the run. `changed` is called when the user points at a different node. */
   constructor(store, changed) {
     Object.assign(this, { store, changed });
     this.readout = find("#topology .readout");
@@ -30,7 +30,7 @@ export class Topology {
     this.box = find("#topology .graph");
     this.box.append(this.canvas, this.svg);
     this.nodes = new Keyed(this.svg, (name) => this.make(name), (parts, item) => showNode(parts, item));
-    this.stop = ""; // the node that Tab goes to
+    this.stop = ""; // name of the node that the Tab key focuses
     this.svg.addEventListener("keydown", (event) => this.walk(event));
     new ResizeObserver(() => this.drawEdges()).observe(this.box);
   }
@@ -90,7 +90,7 @@ export class Topology {
     setAttribute(this.box, "data-many", nodes.length > FEW ? "" : null);
     setAttribute(this.svg, "aria-label", this.summary());
     setText(this.readout, this.told());
-    setText(this.heading, this.store.averages ? "Who averages with whom" : "Who merges from whom");
+    setText(this.heading, this.store.averages ? "Nodes in sync, and merges" : "Merges between nodes");
     setText(this.caption, caption(this.store));
     this.drawEdges();
   }
@@ -98,8 +98,8 @@ export class Topology {
   summary() {
     const { nodes, edges, groups } = this.store;
     const merging = new Set(edges.map((edge) => edge.to)).size;
-    const inSync = groups.map((names) => `; in sync: ${names.join(", ")}`).join("");
-    return `${nodes.length} nodes on a circle, ${merging} of which have merged in the last 15 s${inSync}`;
+    const inSync = groups.map((names) => `. In sync: ${names.join(", ")}`).join("");
+    return `${nodes.length} nodes on a circle. ${merging} of them have merged in the last 15 s${inSync}`;
   }
 
   told() {
@@ -120,7 +120,7 @@ export class Topology {
     const { canvas, box, store, places: known } = this;
     const pixels = Math.round(box.clientWidth * devicePixelRatio);
     if (!pixels || !known) return;
-    // A new canvas has 300 x 150 pixels, so its width may be right already.
+    // A new canvas has 300 x 150 pixels, so it may already have the right width, but not the height.
     if (canvas.height !== pixels) canvas.width = canvas.height = pixels;
     const context = canvas.getContext("2d");
     context.setTransform(pixels / SIZE, 0, 0, pixels / SIZE, 0, 0);
@@ -140,7 +140,7 @@ export class Topology {
   }
 }
 
-/** Where each node is: its place, its angle, and how large it is. */
+/** Return the coordinates, the angle and the size of each node, by its name. */
 function places(nodes) {
   const size = nodes.length <= FEW ? 15 : Math.max(4, Math.min(11, (0.72 * Math.PI * RADIUS) / nodes.length));
   return new Map(
@@ -156,7 +156,7 @@ function places(nodes) {
 
 function showNode(parts, { node, place, few, marked }) {
   const { x, y, angle, size } = place;
-  const matters = node.verdicts.map((verdict) => verdict.text).join("; ");
+  const matters = node.verdicts.map((verdict) => verdict.text).join(". ");
   setAttribute(parts.root, "aria-label", [node.name, stateWords(node), matters].filter(Boolean).join(", "));
   setAttribute(parts.root, "data-standing", standing(node));
   setAttribute(parts.root, "data-state", node.state);
@@ -186,16 +186,16 @@ function showNode(parts, { node, place, few, marked }) {
   }
 }
 
-/** What the drawing shows, in words; why it shows no lines, if there can be none. */
+/** Return what the graph shows, in words, and why it has no lines if there can be none. */
 function caption({ averages, missing }) {
   const keys = "Arrow keys select a node, and Enter opens its page.";
   const line = "A line is a merge of the last 15 s, from a peer to the node at its arrow. Newer merges are stronger lines.";
-  if (missing.clock) return `No lines: ${missing.clock}. ${keys}`;
+  if (missing.clock) return `There are no lines: ${missing.clock}. ${keys}`;
   if (!averages) return `${line} ${keys}`;
   return `The shape joins the nodes that are in sync: they average their gradients in each step. ${line} Only nodes that are out of sync merge. ${keys}`;
 }
 
-/** Join the nodes that average gradients together. */
+/** Draw a shape that joins the nodes that average gradients together. */
 function shape(context, places) {
   if (places.length < 2) return;
   const inOrder = [...places].sort((one, other) => one.angle - other.angle);

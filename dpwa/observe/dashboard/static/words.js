@@ -1,4 +1,4 @@
-// Numbers and states in words.
+// Returns numbers and states in words.
 
 export const NONE = "–";
 
@@ -6,7 +6,7 @@ const collator = new Intl.Collator("en", { numeric: true });
 const dayTime = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** Order names as people do: w2 before w10. */
+/** Compare two names in natural order: w2 is before w10. */
 export const byName = (one, other) => collator.compare(one, other);
 
 export function number(value, digits = 3) {
@@ -41,43 +41,43 @@ export const at = (seconds) => dayTime.format(new Date(1000 * seconds));
 
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 
-export const STATES = { live: "live", finishing: "finishing", finished: "finished", silent: "silent", left: "left", unknown: "not heard of" };
+/** Return the word for a node's state, as in `dpwa top`. A node that does not answer is "gone" or "no answer". */
+export const stateWord = (node) => (node.state === "silent" ? (node.verdicts[0]?.kind ?? "gone") : node.state);
 
 export const ENDS = { finished: "has finished", left: "has left", silent: "does not answer any more" };
 
-/** Names in words, of many the first. */
+/** Return names in words. If there are many, only the first three are named. */
 export function listed(names) {
   const first = names.slice(0, 3).join(", ");
   return names.length > 3 ? `${first} and ${names.length - 3} more` : first;
 }
 
-/** The states of nodes that answer. */
+// The states of the nodes that answer.
 export const ANSWERS = new Set(["live", "finishing", "finished"]);
 
-/** How a node averages gradients with others, in words; empty: it does not. */
+/** Return how a node averages gradients with others, in words, or "" if it averages none. */
 export function syncWords(node) {
   if (node.out_of_sync_s !== null) return `out of sync for ${duration(node.out_of_sync_s)}`;
   if (node.state !== "live" || !node.in_sync.length) return "";
   return node.in_sync.length > 1 ? "in sync" : "alone";
 }
 
-/** What a node is, in words. */
+/** Return the state of a node, in words. */
 export function stateWords(node) {
   if (syncWords(node)) return syncWords(node);
-  if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
+  if (node.state === "silent") return `${stateWord(node)} for ${duration(node.silent_s)}`;
   if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${listed(node.waits_for)}`;
-  const words = STATES[node.state] ?? node.state;
-  return node.through ? `${words}, told of by ${node.through}` : words;
+  return node.through ? `${node.state}, reported by ${node.through}` : node.state;
 }
 
-/** Where a node stands: "bad", "odd" or "good", by its problems. */
+/** Return "bad", "odd" or "good", by the problems of a node. */
 export function standing(node) {
   if (node.verdicts.some((verdict) => verdict.severity === "bad")) return "bad";
   const isWell = ANSWERS.has(node.state) || node.state === "left";
   return node.verdicts.length || !isWell ? "odd" : "good";
 }
 
-// A sign for each state: colours alone say nothing to some.
+// Each state has a sign, because some readers cannot distinguish the colours.
 export function sign(node) {
   if (node.state === "silent") return "×";
   if (node.state === "left") return "–";
@@ -85,7 +85,7 @@ export function sign(node) {
   return node.verdicts.length ? "!" : "";
 }
 
-/** The shares of a node's time, in words. */
+/** Return the shares of a node's time, in words. */
 export function sharesWords(shares) {
   if (!shares) return "not known yet";
   const { train, publish, wait, merge } = shares;
