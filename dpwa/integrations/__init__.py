@@ -1,1 +1,1 @@
-"""Gossip within the training loops of other libraries, each of which is an extra of its own."""
+"""Gossip in the training loops of other libraries. Each library has its own extra of dpwa."""

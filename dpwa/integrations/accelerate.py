@@ -1,4 +1,4 @@
-"""DpwaGossip gossips in loops of Hugging Face Accelerate (the extra `accelerate`)."""
+"""DpwaGossip, for training loops with Hugging Face Accelerate (the extra `accelerate`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DpwaGossip(TrainingGossip):
-    """Gossip within a loop of Accelerate, used like its `LocalSGD`.
+    """Gossips in a training loop with Accelerate. Use it like Accelerate's `LocalSGD`.
 
         from dpwa.integrations.accelerate import DpwaGossip
 
@@ -35,26 +35,26 @@ class DpwaGossip(TrainingGossip):
                     optimizer.zero_grad()
                     gossip.step(loss)
 
-    At the end of the block, the nodes end together and average, see `finish` of
-    `DpwaPyTorchAdapter`. If the block fails, the node is closed. With
-    `accelerator.register_for_checkpointing(gossip)`, a training that is resumed before the block
-    continues with its own clock.
+    At the end of the block, the node calls `DpwaPyTorchAdapter.finish`, so the nodes end together
+    and average. If the block raises an error, the node is closed. To continue with the clock of a
+    checkpoint, call `accelerator.register_for_checkpointing(gossip)`, and load before the block.
 
     Args:
-        accelerator: with one process.
-        model: as `accelerator.prepare` returns it.
-        optimizer: as `accelerator.prepare` returns it, or several. Its state goes with the model's.
-        scheduler: the learning rate scheduler, treated like the optimizer.
+        accelerator: an `Accelerator` with one process.
+        model: the result of `accelerator.prepare`.
+        optimizer: the result of `accelerator.prepare`, or a list of several optimizers. Their state
+            is sent and saved together with the model's state.
+        scheduler: the learning rate scheduler. Its state is treated like the optimizer's.
         config, name, overrides: as for `dpwa.connect`.
-        finish: whether the nodes end together.
+        finish: whether the node calls `finish` at the end.
 
     Attributes:
-        gossip: the adapter, within the block and afterwards.
-        report: of `finish`.
+        gossip: the adapter, from the start of the block.
+        report: the report of `finish`.
 
     Raises:
         UserError: the accelerator has several processes, or has started torch.distributed.
-        UserError, ConfigError, AddressError: at the beginning of the block, as for `dpwa.connect`.
+        UserError, ConfigError, AddressError: at the start of the block, as for `dpwa.connect`.
     """
 
     def __init__(
@@ -97,20 +97,21 @@ class DpwaGossip(TrainingGossip):
     def step(self, loss: Loss = None) -> Merge | None:
         """Take a step of gossip, if the optimizer took a step with this batch.
 
-        It took none if gradients are only accumulated, and if the gradient scaler skips the step.
+        The optimizer takes no step while gradients are accumulated, or if the gradient scaler skips
+        the step.
 
         Args:
-            loss: training loss as a number, a 0-d tensor, or `None`.
+            loss: the training loss as a number, a 0-d tensor, or `None`.
 
         Returns:
-            The merge, or `None`.
+            The merge, or `None` if nothing was merged.
 
         Raises:
-            UserError: outside of the block.
+            UserError: the call is outside of the block.
         """
         if self._steps is None:
             raise UserError(
-                "DpwaGossip: gossip begins with its block, `with DpwaGossip(...) as` [DPWA-E034]"
+                "call DpwaGossip.step in a block `with DpwaGossip(...) as gossip` [DPWA-E034]"
             )
         accelerator = self._accelerator
         if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:

@@ -1,4 +1,4 @@
-"""DpwaCallback gossips in the `Trainer` of Lightning (the extra `lightning`)."""
+"""DpwaCallback, for the `Trainer` of Lightning (the extra `lightning`)."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ with from_extra("lightning", "dpwa.integrations.lightning needs lightning [DPWA-
 
 
 class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
-    """Follows a `Trainer`, so that each batch that ends with a step is followed by gossip.
+    """Takes a step of gossip after each optimizer step of a `Trainer`.
 
         from dpwa.integrations.lightning import DpwaCallback
 
         trainer = lightning.Trainer(max_epochs=10, callbacks=[DpwaCallback()])
         trainer.fit(model, batches)
 
-    Batches whose gradients are accumulated are one step. When the training is over, the nodes end
-    together and average, see `finish` of `DpwaPyTorchAdapter`. If it fails, the node is closed. A
-    training that is resumed from a checkpoint continues with its own clock.
+    Batches whose gradients are accumulated count as one step. At the end of the training, the node
+    calls `DpwaPyTorchAdapter.finish`, so the nodes end together and average. If the training fails,
+    the node is closed. A training that resumes from a checkpoint continues with its own clock.
 
     Args:
         config, name, overrides: as for `dpwa.connect`.
-        finish: whether the nodes end together.
+        finish: whether the node calls `finish` at the end.
 
     Attributes:
-        gossip: the adapter, while it trains and afterwards.
-        report: of `finish`.
+        gossip: the adapter, from the start of the training.
+        report: the report of `finish`.
 
     Raises:
         UserError: in `fit`, if the strategy trains with several processes or devices.
         UserError, ConfigError, AddressError: in `fit`, as for `dpwa.connect`.
     """
 
-    _global_step = 0  # of the Trainer, at the last step of gossip
+    _global_step = 0  # the Trainer's global_step at the last step of gossip
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         if stage == "fit":
@@ -53,9 +53,9 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Connect, now that model, optimizers and loops have the state of a resumed training.
+        """Connect. At this moment, the Trainer has loaded the checkpoint that it resumes from.
 
-        The state of the optimizers and of their schedulers goes with the model's.
+        The state of optimizers and schedulers is sent and saved together with the model's state.
         """
         self._global_step = trainer.global_step
         schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
@@ -77,13 +77,13 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         self._steps.step(_loss_of(outputs, trainer, pl_module))
         pl_module.log_dict(self.figures(), on_step=True, on_epoch=False)
         if self.has_done(trainer.estimated_stepping_batches, trainer.global_step):
-            trainer.should_stop = True  # with the others: a Trainer begins to count at 0
+            trainer.should_stop = True  # because the Trainer does not count adopted steps
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Close the node, so that peers that finish do not wait for it."""
+        """Close the node, so that peers in `finish` do not wait for this node."""
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
@@ -94,4 +94,4 @@ def _loss_of(outputs: Any, trainer: Any, module: Any) -> Loss:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if loss is None or not module.automatic_optimization:
         return None if loss is None else float(loss)
-    return float(loss) * int(trainer.accumulate_grad_batches)  # Lightning has divided it
+    return float(loss) * int(trainer.accumulate_grad_batches)  # undoes a division by Lightning

@@ -1,4 +1,4 @@
-"""TrainingGossip, the common part of the integrations."""
+"""TrainingGossip, the common base class of the integrations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("dpwa.integrations")
 
 
 class TrainingGossip:
-    """The gossip of a training, which connects at its beginning, and finishes at its end.
+    """Connects a node at the start of a training, and calls `finish` at the end.
 
     `config`, `name` and `overrides` are as for `dpwa.connect`.
     """
@@ -31,15 +31,15 @@ class TrainingGossip:
         *,
         config: ConfigSource | None = None,
         name: str | None = None,
-        finish: bool = True,  # whether the nodes end together
+        finish: bool = True,  # whether to call `finish` at the end
         **overrides: Any,
     ) -> None:
         self._config, self._name, self._overrides = config, name, overrides
         self._finishes = finish
         self._steps: GossipSteps | None = None
-        self._resumed: tuple[float, int] | None = None  # clock and updates of a checkpoint
-        self.gossip: DpwaPyTorchAdapter | None = None  # the adapter, while it trains and afterwards
-        self.report: FinishReport | None = None  # of `finish`
+        self._resumed: tuple[float, int] | None = None  # the clock and updates of a checkpoint
+        self.gossip: DpwaPyTorchAdapter | None = None  # the adapter, from the start of the training
+        self.report: FinishReport | None = None  # the report of `finish`
 
     @property
     def last_merge(self) -> Merge | None:
@@ -48,36 +48,35 @@ class TrainingGossip:
 
     @property
     def merges(self) -> int:
-        """The number of steps that have merged something."""
+        """The number of steps that merged a peer."""
         return 0 if self._steps is None else self._steps.merges
 
     @property
     def rounds(self) -> int:
-        """The number of rounds of gradients averaged with others, under `algorithm: together`."""
+        """Under `algorithm: together`, the number of rounds that averaged gradients with peers."""
         return int(self.figures().get("dpwa/rounds", 0))
 
     def has_done(self, steps: float, counted: int) -> bool:
-        """Return whether the training has done its `steps`, of which the library has `counted`
-        fewer.
+        """Return whether all `steps` are done, although the library has `counted` fewer steps.
 
-        It has not counted those of a peer whose training was adopted.
+        The library does not count the steps of the peer whose state this node has adopted.
         """
         return self.gossip is not None and counted < steps <= self.gossip.updates
 
     def figures(self) -> dict[str, float]:
-        """Return the `metrics` of the adapter, to be logged."""
+        """Return the `metrics` of the adapter, for a logger."""
         if self.gossip is None:
             return {}
         return self.gossip.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the contents for a checkpoint: the training clock, and the number of updates."""
+        """Return the values for a checkpoint: the clock and the number of updates."""
         if self.gossip is None:
             return {}
         return {"clock": self.gossip.clock, "updates": self.gossip.updates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from such a state when the training begins."""
+        """Continue from the result of `state_dict` when the training starts."""
         if state_dict:
             self._resumed = float(state_dict["clock"]), int(state_dict["updates"])
 
@@ -86,17 +85,17 @@ class TrainingGossip:
         model: torch.nn.Module,
         optimizer: Any,
         scheduler: Schedulers,
-        step: int = 0,  # steps of the optimizer that the training has resumed from
+        step: int = 0,  # the number of optimizer steps in the checkpoint that the training resumes
         *,
-        # gossip follows the steps of the optimizer; else `step` is to be called
+        # whether each optimizer step takes a step of gossip. If not, the caller must call `step`
         attaches: bool = False,
     ) -> None:
-        """Connect. `optimizer` and `scheduler` may each be several."""
+        """Connect. `optimizer` and `scheduler` may also be lists of several."""
         self._close()
         clock, updates = self._resumed or (float(step), step)
         self._resumed = None
         overrides = self._overrides
-        if updates > 0:  # what the training has resumed from is not to be replaced
+        if updates > 0:  # a peer's state must not replace the state of the resumed training
             overrides = {"initial_state": "own", **overrides}
         if not self._finishes:
             overrides = {"needs_finish": False, **overrides}
@@ -105,20 +104,20 @@ class TrainingGossip:
         try:
             if gossip.updates == 0 and updates > 0:
                 gossip.connection.node.rounds.resume(clock, updates)
-                text = "%s: starts from what the training has resumed (clock %.0f) [DPWA-W072]"
+                text = "%s: starts from the state of the resumed training (clock %.0f) [DPWA-W072]"
                 log.warning(text, gossip.name, clock)
             if attaches:
                 self._steps = gossip.attach(optimizer)
             else:
                 self._steps = GossipSteps(gossip)
-                gossip.include_optimizer(optimizer)  # its first step is taken together, too
+                gossip.include_optimizer(optimizer)  # so that `together` averages its first step
         except BaseException:
             gossip.close()
             raise
         self.gossip = gossip
 
     def _end(self) -> None:
-        """Finish if that is wanted, and disconnect."""
+        """Call `finish`, unless the user has set `finish=False`, and disconnect."""
         if self.gossip is not None:
             with self.gossip:
                 if self._finishes:
@@ -130,15 +129,15 @@ class TrainingGossip:
 
 
 def require_own_model(what: str, *, is_alone: bool = True) -> None:
-    """Raise `UserError` if the training shares its model with other processes or devices.
+    """Raise `UserError` if several processes or devices train one model.
 
-    It does if `is_alone` is false, or torch.distributed has been started. `what` begins the
-    message.
+    This is the case if `is_alone` is false or torch.distributed was started. The message starts
+    with `what`.
     """
     has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if has_group or not is_alone:
         raise UserError(
-            f"{what}: all processes and devices would train one model, and a node needs its own. "
-            "Start it with `dpwa launch -n 4 -- python SCRIPT`, without torchrun or `accelerate "
-            "launch`, and on one device [DPWA-E033]"
+            f"{what}, so all processes and devices would train one model. A node needs a model of "
+            "its own. Start your script with `dpwa launch -n 4 -- python SCRIPT` instead of "
+            "torchrun or `accelerate launch`, and use one device [DPWA-E033]"
         )

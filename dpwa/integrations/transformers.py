@@ -1,4 +1,4 @@
-"""DpwaCallback gossips in the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
+"""DpwaCallback, for the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ with from_extra(
     from transformers import TrainerCallback
 
 
-# Not the name of the class: a Trainer would make a callback anew from what has that.
+# The key of the callback's state. It is not the name of the class, because a Trainer makes a new
+# callback from a state with the name of a class.
 _SAVED = "dpwa"
-# Of `DpwaPyTorchAdapter.metrics`; under `together` rounds are known in place of the distance.
+# Some names of `DpwaPyTorchAdapter.metrics`. `together` has `rounds` and no `consensus_distance`.
 LOGGED = ("consensus_distance", "live_peers", "merges", "rounds", "wait_share")
 
 
 class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
-    """Follows a `Trainer`, so that each of its optimizer steps is followed by a step of gossip.
+    """Takes a step of gossip after each optimizer step of a `Trainer`.
 
         from dpwa.integrations.transformers import DpwaCallback
 
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[DpwaCallback()])
         trainer.train()
 
-    Micro-batches whose gradients are accumulated are one step, and a step that the gradient scaler
-    skips is none. When the training is over, the nodes end together and average, see `finish` of
-    `DpwaPyTorchAdapter`. A training that is resumed from a checkpoint continues with its own clock.
+    Micro-batches whose gradients are accumulated count as one step. A step that the gradient scaler
+    skips does not count. At the end of the training, the node calls `DpwaPyTorchAdapter.finish`, so
+    the nodes end together and average. A training that resumes from a checkpoint continues with its
+    own clock.
 
     Args:
         config, name, overrides: as for `dpwa.connect`.
-        finish: whether the nodes end together.
-        log: names of the `metrics` of the adapter that the Trainer logs, without `dpwa/`. `None`
-            stands for all.
+        finish: whether the node calls `finish` at the end.
+        log: the names of the adapter's `metrics` that the Trainer logs, without `dpwa/`. `None`
+            means all.
 
     Attributes:
-        gossip: the adapter, while it trains and afterwards. Close it if the training fails.
-        report: of `finish`.
+        gossip: the adapter, from the start of the training. If the training fails, close it.
+        report: the report of `finish`.
 
     Raises:
-        UserError: when the training begins, if the Trainer has started torch.distributed.
-        UserError, ConfigError, AddressError: when the training begins, as for `dpwa.connect`.
+        UserError: at the start of the training, if the Trainer has started torch.distributed.
+        UserError, ConfigError, AddressError: at the start of the training, as for `dpwa.connect`.
     """
 
     def __init__(self, *, log: Collection[str] | None = LOGGED, **options: Any) -> None:
@@ -54,7 +56,7 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         require_own_model(
-            "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
+            "RANK, LOCAL_RANK and WORLD_SIZE are set and the Trainer has started torch.distributed"
         )
         optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
         if state.global_step > 0:
@@ -62,8 +64,8 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Stop at the last step, where steps from a peer count, though a Trainer starts at 0."""
-        state.stateful_callbacks[_SAVED] = self.state_dict()  # goes into checkpoints
+        """Stop the Trainer at the last step, and count the steps of an adopted state for this."""
+        state.stateful_callbacks[_SAVED] = self.state_dict()  # the Trainer saves it in checkpoints
         if self.has_done(state.max_steps, state.global_step):
             control.should_training_stop = True
 
@@ -75,7 +77,7 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         figures = self.figures()
         if self._logged is not None:
             figures = {k: v for k, v in figures.items() if k.removeprefix("dpwa/") in self._logged}
-        logs.update(figures)  # for the callbacks that come after this one
+        logs.update(figures)  # for the callbacks that the Trainer calls after this callback
         if state.log_history:
             state.log_history[-1].update(figures)
 
