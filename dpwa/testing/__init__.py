@@ -1,7 +1,7 @@
-"""Faults on purpose: links that are slow or cut, processes that die at a chosen moment, and more.
+"""Fault injection for tests: slow and broken links, processes that die at a chosen moment, etc.
 
-They are for the tests of dpwa, and for yours. See docs/testing.md. The names below are loaded on
-first use.
+dpwa's tests use it, and your tests can use it, too. See docs/testing.md. Python imports each name
+below when it is first used.
 """
 
 from __future__ import annotations

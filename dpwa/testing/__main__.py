@@ -1,4 +1,4 @@
-"""Run a program as `python PROGRAM` would, with the faults that DPWA_FAULTS holds.
+"""Run a program like `python PROGRAM`, with the faults in the environment variable DPWA_FAULTS.
 
 Usage: python -m dpwa.testing PROGRAM [ARGUMENTS...]
 """
@@ -14,7 +14,7 @@ from dpwa.testing.faults import install_from_environment
 
 
 def main() -> None:
-    """Install the plan and become the program."""
+    """Install the plan of faults, and run the program in this process."""
     if len(sys.argv) < 2:
         sys.exit("usage: python -m dpwa.testing PROGRAM [ARGUMENTS...]")
     del sys.argv[0]

@@ -1,7 +1,7 @@
-"""Plans of faults: the signals that a process sends itself, at chosen moments of its work.
+"""Plans of faults. A fault is a signal that a process sends to itself at a chosen moment.
 
-The moments are the fault points of `dpwa.fault_points`, such as `collective.met`. A plan hits the
-same line of code each time, while a signal from outside hits a different line in each run.
+The moments are the fault points of `dpwa.fault_points`, such as `collective.met`. A plan stops the
+process at the same line of code in every run. A signal from outside would not.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Fault:
     """A signal at a fault point.
 
     Attributes:
-        point: name of the fault point.
-        nth: at which time it is reached, from 1.
-        signal: name of the signal.
+        point: the name of the fault point.
+        nth: 1 to send the signal when the point is reached for the first time, 2 for the second
+            time, and so on.
+        signal: the name of the signal.
 
     Raises:
-        UserError: there is no such signal, or `nth` is below 1.
+        UserError: the signal does not exist, or `nth` is below 1.
     """
 
     point: str
@@ -48,11 +49,11 @@ class Fault:
     def __post_init__(self) -> None:
         if self.signal not in signal.Signals.__members__:
             raise UserError(
-                f"{self.signal!r} is no signal; expected a name such as SIGKILL [DPWA-E196]"
+                f"{self.signal!r} is not a signal. Expected a name such as SIGKILL [DPWA-E196]"
             )
         if self.nth < 1:
             raise UserError(
-                f"a fault point is reached for the first time at 1, not {self.nth} [DPWA-E197]"
+                f"nth is {self.nth}, but must be 1 or more. 1 is the first time [DPWA-E197]"
             )
 
     def __str__(self) -> str:
@@ -61,13 +62,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """Faults of one process, each at its own moment.
+    """The faults of one process.
 
-    As text, `POINT:NTH:SIGNAL,...`, it goes into the environment variable DPWA_FAULTS.
+    The text of a plan, `POINT:NTH:SIGNAL,...`, is a value for the environment variable DPWA_FAULTS.
 
     Attributes:
         faults: the faults.
-        seed: the seed of a random plan.
+        seed: the seed of a random plan, or `None`.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -89,7 +90,7 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Read the result of `str(plan)`.
+        """Return the plan whose text is `text`.
 
         Raises:
             UserError: the text has a different form.
@@ -100,7 +101,7 @@ class FaultPlan:
         return ",".join(map(str, self.faults))
 
     def install(self) -> None:
-        """Send this process the signals at their moments. This replaces any earlier plan."""
+        """From now on, send the signals to this process. This plan replaces any earlier plan."""
         if not self.faults:
             fault_points.install(None)
             return
@@ -112,7 +113,7 @@ class FaultPlan:
             with lock:
                 times[point] += 1
                 name = signals.get((point, times[point]))
-            if name == "SIGSTOP":  # by this thread: by another one this one would stop later
+            if name == "SIGSTOP":  # to this thread, because it must stop at once
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             elif name is not None:
                 os.kill(os.getpid(), signal.Signals[name])
@@ -121,10 +122,10 @@ class FaultPlan:
 
 
 def install_from_environment() -> None:
-    """Install the plan that the environment variable DPWA_FAULTS holds, if it is set.
+    """Install the plan in the environment variable DPWA_FAULTS, if it is set.
 
     Raises:
-        UserError: it is no plan.
+        UserError: the variable has a different form.
     """
     FaultPlan.parse(os.environ.get(VARIABLE, "")).install()
 
@@ -133,7 +134,7 @@ def _parsed(text: str) -> Fault:
     point, _, rest = text.strip().partition(":")
     nth, _, name = rest.partition(":")
     if not (point and nth.isdecimal() and name):
-        raise UserError(f"{text!r} is no fault; expected POINT:NTH:SIGNAL [DPWA-E195]")
+        raise UserError(f"{text!r} is not a fault. Expected POINT:NTH:SIGNAL [DPWA-E195]")
     return Fault(point, int(nth), name)
 
 
@@ -143,15 +144,15 @@ _LOOK_EVERY_S = 0.005
 
 
 class FaultyProcess(Closeable):
-    """A Python program that gets the signals of a plan. It never outlives `close`.
+    """A process that runs a Python program with a plan of faults. `close` kills the process.
 
-    It runs as `python -m dpwa.testing PROGRAM ARGUMENTS...`, with the plan in DPWA_FAULTS.
+    The process runs `python -m dpwa.testing PROGRAM ARGUMENTS...`, with the plan in DPWA_FAULTS.
 
     Args:
-        program: path of the program, which needs no change.
-        arguments: of the program.
-        plan: its faults.
-        options: of `subprocess.Popen`, such as `env` and `stdout`.
+        program: the path of the program. The program needs no change.
+        arguments: the arguments of the program.
+        plan: the faults of the process.
+        options: options of `subprocess.Popen`, such as `env` and `stdout`.
 
     Attributes:
         popen: the process.
@@ -175,53 +176,53 @@ class FaultyProcess(Closeable):
         """Wait until a signal has killed or stopped the process, and return that signal.
 
         Raises:
-            UserError: the program has ended without.
-            TimeoutError: nothing of the sort happened in time.
+            UserError: the program has ended without a fault.
+            TimeoutError: no fault happened in time.
         """
         end = time.monotonic() + timeout_s
         while (code := self._code()) is None:
             if time.monotonic() > end:
-                raise TimeoutError(f"process {self.popen.pid} met no fault in {timeout_s} s")
+                raise TimeoutError(f"process {self.popen.pid} had no fault within {timeout_s} s")
             time.sleep(_LOOK_EVERY_S)
         if code >= 0:
             raise UserError(f"the program has ended with code {code} before any fault [DPWA-E204]")
         return signal.Signals(-code)
 
     def stop(self) -> None:
-        """Let the process stand still at once, wherever it is, until `resume`."""
+        """Suspend the process now, at any line of its code, until `resume`."""
         self.popen.send_signal(signal.SIGSTOP)
         self.wait_for_fault()
 
     def resume(self) -> None:
-        """Let a stopped process continue."""
+        """Let a suspended process continue."""
         self.popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process at once, wherever it is, and wait until it is gone."""
+        """Kill the process now, at any line of its code, and wait until it has ended."""
         self.popen.kill()
         self.popen.wait()
 
     def wait(self, timeout_s: float = LONGEST_S) -> int:
-        """Wait for the end. Return the exit code, or minus the signal that killed the process.
+        """Wait until the process ends. Return its exit code, or minus the signal that killed it.
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: the process has not ended in time.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.popen.wait(timeout_s)
-        raise TimeoutError(f"process {self.popen.pid} has not ended in {timeout_s} s")
+        raise TimeoutError(f"process {self.popen.pid} has not ended within {timeout_s} s")
 
     def close(self) -> None:
-        """Kill the process if it still runs, and close its pipes."""
+        """Kill the process if it runs, and close its pipes."""
         self.popen.kill()
         with self.popen:
             pass
 
     def _code(self) -> int | None:
-        """Return minus the signal that stopped or killed it, its exit code, or `None`."""
+        """Return minus the signal that stopped or killed it, or its exit code, or `None`."""
         if self.popen.returncode is not None:
             return self.popen.returncode
-        events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # it stays to be reaped
+        events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # not reaped yet
         seen = os.waitid(os.P_PID, self.popen.pid, events)
         if seen is None:
             return None

@@ -1,8 +1,8 @@
-"""Separate hosts on one machine: network namespaces that a switch connects.
+"""Hosts on one machine: network namespaces, and a virtual switch that connects them.
 
-Each host has its own addresses and its own link, which may be slow and lose packets, so that the
-kernel's TCP behaves as between machines. This needs Linux, root, iproute2, and nftables for loss.
-Everything is removed at the end.
+Each host has its own address and its own link. A link can be slow and lose packets, so the kernel's
+TCP behaves as it does between machines. This module needs Linux, root, iproute2, and nftables for
+lost packets. `Namespaces` removes all namespaces at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpwa.lifecycle import Closeable
 INTERFACE = "dpwa0"
 
 _FOLDER = Path("/run/netns")
-_NAME = re.compile(r"dpwa-(\d+)-\d+-\w+")  # of the process that made it
+_NAME = re.compile(r"dpwa-(\d+)-\d+-\w+")  # the first number is the id of the process that made it
 _MAX_HOSTS = 200
 _PARTS_OF_LOSS = 10_000
 _serial = itertools.count()
@@ -32,36 +32,37 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Host:
-    """One namespace.
+    """A host: one network namespace.
 
     Attributes:
-        name: of the namespace.
-        address: of the host, for all the others.
+        name: the name of the namespace.
+        address: the address at which the other hosts reach this host.
     """
 
     name: str
     address: str
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """Return the command that runs a command on this host."""
+        """Return a command line that runs the given command line on this host."""
         return ["ip", "netns", "exec", self.name, *command]
 
 
 class Namespaces(Closeable, Sequence[Host]):
-    """Hosts that reach each other only through a switch, as a sequence of `Host`.
+    """A sequence of hosts (`Host`) that reach each other only through a virtual switch.
 
-    Namespaces that dead processes have left behind are removed first.
+    It first removes the namespaces of processes that have died.
 
     Args:
-        count: number of hosts.
-        rate_mbit: of each host's link in each direction, in 10^6 bits per second. `None` for no
-            limit. It sends 128 KiB at once after a pause, and holds 50 ms of packets.
-        loss: share of the packets to a host that are dropped, from 0 to 1, each alone, at random,
-            and none larger than on a wire.
+        count: the number of hosts.
+        rate_mbit: the rate of each host's link in each direction, in 10^6 bits per second. `None`
+            means no limit. After a pause, a link sends up to 128 KiB without a limit. Its queue
+            holds packets for at most 50 ms.
+        loss: the share of the packets to a host that are dropped, from 0 to 1. Each packet is
+            dropped independently, at random. Packets have the size that they have on a real link.
 
     Raises:
-        UserError: namespaces cannot be made here (`namespaces_missing` returns why), or an argument
-            is out of its range.
+        UserError: this machine cannot create namespaces (`namespaces_missing` returns the reason),
+            or an argument is out of its range.
     """
 
     def __init__(self, count: int, *, rate_mbit: float | None = None, loss: float = 0.0) -> None:
@@ -78,7 +79,7 @@ class Namespaces(Closeable, Sequence[Host]):
             for host in self._hosts:
                 self._add_host(host, rate_mbit)
                 if loss:
-                    # Else TCP hands over 64 KiB as one, and they are lost as one.
+                    # Otherwise, TCP passes 64 KiB as one packet, and all of it is lost together.
                     _do(f"ip -n {host.name} link set {INTERFACE} gso_max_segs 1")
                     _lose(host, loss)
         except BaseException:
@@ -86,21 +87,21 @@ class Namespaces(Closeable, Sequence[Host]):
             raise
 
     def partition(self, groups: Sequence[Sequence[int]]) -> None:
-        """Let hosts reach only those of their own group, until `heal`. Packets to others vanish.
+        """Let hosts reach only the hosts of their own group, until `heal`. Drop all other packets.
 
         Args:
-            groups: of positions of hosts. A host in no group is alone.
+            groups: groups of hosts, by their positions. A host that is in no group reaches no host.
 
         Raises:
-            UserError: a host is in two groups, or there is no such host.
+            UserError: a host is in two groups, or does not exist.
         """
         groups = [group for group in groups if group]
         listed = [position for group in groups for position in group]
         alone = [n for n in range(len(self)) if n not in listed]
         if len(set(listed)) < len(listed) or not set(listed) <= set(range(len(self))):
             raise UserError(
-                f"{groups} are no groups of the hosts 0 to {len(self) - 1}, each at most once"
-                " [DPWA-E203]"
+                f"the groups {groups} are invalid. Expected groups of hosts from 0 to "
+                f"{len(self) - 1}, and each host in at most one group [DPWA-E203]"
             )
         for number, group in enumerate([*groups, *([n] for n in alone)]):
             self._plug(group, f"br{number}")
@@ -110,7 +111,7 @@ class Namespaces(Closeable, Sequence[Host]):
         self._plug(range(len(self)), "br0")
 
     def close(self) -> None:
-        """Remove the namespaces and their links. Programs that still run there are cut off."""
+        """Remove the namespaces and their links. Programs that run there lose their connections."""
         for name in (self._switch, *(host.name for host in self._hosts)):
             _remove(name)
 
@@ -128,7 +129,7 @@ class Namespaces(Closeable, Sequence[Host]):
 
     def _add_switch(self) -> None:
         _do(f"ip netns add {self._switch}")
-        for number in range(len(self)):  # as many as there may be groups
+        for number in range(len(self)):  # one bridge for each possible group
             _do(f"ip -n {self._switch} link add br{number} type bridge")
             _do(f"ip -n {self._switch} link set br{number} up")
 
@@ -155,10 +156,10 @@ class Namespaces(Closeable, Sequence[Host]):
 
 
 def namespaces_missing(*, loss: bool = False) -> str:
-    """Return why namespaces cannot be made here, or "" if they can.
+    """Return the reason why this machine cannot create namespaces, or "" if it can.
 
     Args:
-        loss: whether packets should be lost.
+        loss: whether links should lose packets.
     """
     return without_codes(_missing(loss=loss))
 
@@ -166,25 +167,25 @@ def namespaces_missing(*, loss: bool = False) -> str:
 def _missing(*, loss: bool) -> str:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
-        return f"this needs {' and '.join(missing)} (package iproute2) [DPWA-E234]"
+        return f"network namespaces need {' and '.join(missing)} (package iproute2) [DPWA-E234]"
     if os.geteuid() != 0:
-        return "only root may make network namespaces [DPWA-E235]"
+        return "only root can create network namespaces [DPWA-E235]"
     if loss and shutil.which("nft") is None:
-        return "losing packets needs nft (package nftables) [DPWA-E236]"
+        return "links that lose packets need nft (package nftables) [DPWA-E236]"
     probe = f"dpwa-{os.getpid()}-{next(_serial)}-probe"
     try:
         _do(f"ip netns add {probe}")
         if loss:
             _lose(Host(probe, ""), 0.5)
     except UserError as error:
-        return f"namespaces cannot be made here: {error.text} [DPWA-E237]"
+        return f"this machine cannot create network namespaces: {error.text} [DPWA-E237]"
     finally:
         _remove(probe)
     return ""
 
 
 def remove_stale() -> None:
-    """Remove the namespaces of processes that are no more."""
+    """Remove the namespaces of processes that have ended."""
     for name, pid in _ours():
         if not Path("/proc", str(pid)).exists():
             _remove(name)
@@ -198,7 +199,7 @@ def _ours() -> Iterator[tuple[str, int]]:
 
 
 def _port_of(host: Host) -> str:
-    """Return the name of the switch's end of a host's cable."""
+    """Return the name of the switch's interface to a host."""
     return f"port{host.name.rpartition('-')[2]}"
 
 

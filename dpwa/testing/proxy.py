@@ -1,8 +1,8 @@
-"""A TCP link that can be slow, thin, cut or silent, as a proxy between a node and its peer.
+"""A proxy between a node and its peer, as a TCP link that can be slow, cut or silent.
 
-Only the port changes for the two. One listens as usual, the other gets the port of the proxy. No
-rights are needed, unlike with `dpwa.testing.namespaces`. Packets are not lost here, because a proxy
-forwards a stream of bytes.
+The peer listens on its port as usual. The node gets the port of the proxy instead of the peer's
+port. Unlike `dpwa.testing.namespaces`, a proxy needs no root rights. A proxy forwards a stream of
+bytes, so it cannot lose single packets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dpwa.lifecycle import Closeable
 HOST = "127.0.0.1"
 
 _CHUNK_BYTES = 64 * 1024
-_CHUNKS_UNDERWAY = 256  # of a connection in one direction: 16 MB of a long thick link
-_BUCKET_S = 0.02  # how long a link must have been idle for what it may then send at once
+_CHUNKS_UNDERWAY = 256  # maximum for a connection in one direction, which is 16 MB
+_BUCKET_S = 0.02  # after a pause, the bytes of this time are sent without a limit
 _PATIENCE_S = 5.0
 _BACKLOG = 128
-_TURNS_TO_CLOSE = 3  # of the loop, until a transport that was aborted has let go of its socket
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, for 0 seconds
+_TURNS_TO_CLOSE = 3  # an aborted transport closes its socket within 3 iterations of the event loop
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # a struct linger that is on, for 0 seconds
 
 _Queue = asyncio.Queue[tuple[float, bytes]]
 
@@ -39,10 +39,10 @@ class ProxyCounts:
     """The traffic of a proxy so far.
 
     Attributes:
-        connections: accepted since the start.
-        open_connections: of them, still open.
-        bytes_to_target: forwarded to the target.
-        bytes_from_target: forwarded from the target.
+        connections: the number of connections that the proxy has accepted since its start.
+        open_connections: the number of these connections that are open.
+        bytes_to_target: the number of bytes forwarded to the target.
+        bytes_from_target: the number of bytes forwarded from the target.
     """
 
     connections: int
@@ -54,24 +54,24 @@ class ProxyCounts:
 class TcpProxy(Closeable):
     """Listens on a free port of this machine and forwards every connection to a target.
 
-    All connections share one link. In each direction, every byte is forwarded `delay_s` after its
-    arrival, and each chunk of bytes up to `jitter_s` later than that (uniformly at random), but
-    never before the bytes ahead of it. The three settings are attributes that may be changed at any
-    time. Chunks already on their way keep their delay. Connecting itself is not delayed, because
-    the kernel accepts at once.
+    All connections share one link. In each direction, the proxy forwards bytes in their order, and
+    each chunk of bytes after `delay_s` plus a random time up to `jitter_s` (uniform). You can
+    change the attributes `delay_s`, `jitter_s` and `bandwidth_bytes_per_s` at any time. Chunks that
+    the proxy has received before keep their delay. The proxy does not delay the opening of a
+    connection, because the kernel accepts connections at once.
 
     Args:
-        target_host: the host of the target, looked up again for each connection.
-        target_port: its port.
-        delay_s: one way, at least 0. A round trip takes twice as long.
-        jitter_s: at least 0.
-        bandwidth_bytes_per_s: of each direction, by a token bucket that holds 20 ms of it. `None`
-            for no limit.
-        seed: of the jitter.
+        target_host: the host of the target. The proxy looks up the name again for each connection.
+        target_port: the port of the target.
+        delay_s: the delay in each direction, at least 0. A round trip takes twice as long.
+        jitter_s: the maximum additional delay, at least 0.
+        bandwidth_bytes_per_s: the bandwidth in each direction, limited by a token bucket of 20 ms.
+            `None` means no limit.
+        seed: the seed of the jitter.
 
     Attributes:
         host: 127.0.0.1.
-        port: where the proxy listens.
+        port: the port on which the proxy listens.
 
     Raises:
         UserError: a setting is out of its range.
@@ -93,8 +93,8 @@ class TcpProxy(Closeable):
         self.jitter_s = jitter_s
         self.bandwidth_bytes_per_s = bandwidth_bytes_per_s
         self.host = HOST
-        # Outside the range of outgoing connections: a client that tries again and again while the
-        # proxy refuses would sooner or later be given the very port, and be connected to itself.
+        # Use a port outside the range of outgoing connections. Otherwise, while the proxy refuses,
+        # a client that retries can get this port as its own, and connect to itself.
         self.port = free_ports(1, HOST)[0]
         self._rng = random.Random(seed)
         self._to_target, self._from_target = _Direction(), _Direction()
@@ -114,21 +114,21 @@ class TcpProxy(Closeable):
             raise
 
     def cut(self) -> None:
-        """Reset all connections and refuse new ones, until `heal` or `stall`.
+        """Reset all connections and refuse new connections, until `heal` or `stall`.
 
-        Bytes on their way are lost.
+        Bytes that the proxy has not forwarded yet are lost.
         """
         self._do(self._cut())
 
     def stall(self) -> None:
-        """Become a black hole: connections stay and are accepted, but no byte moves until `heal`.
+        """Keep and accept connections, but forward no bytes until `heal` (a black hole).
 
-        Nothing is lost, because held bytes move on then.
+        No bytes are lost, because `heal` forwards them.
         """
         self._do(self._stall())
 
     def heal(self) -> None:
-        """Hand on everything again."""
+        """Accept connections and forward bytes again."""
         self._do(self._heal())
 
     @property
@@ -142,7 +142,7 @@ class TcpProxy(Closeable):
         )
 
     def close(self) -> None:
-        """Reset all connections and end. Further calls have no effect."""
+        """Reset all connections and stop the proxy. Further calls have no effect."""
         if self._loop.is_closed():
             return
         self._do(self._end())
@@ -151,20 +151,20 @@ class TcpProxy(Closeable):
         self._loop.close()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let the proxy's thread do something, and wait until it is done."""
+        """Run a coroutine on the proxy's thread, and wait until it has ended."""
         if self._loop.is_closed():
             work.close()
             raise ClosedError("this proxy is closed [DPWA-E205]")
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
-    # All below runs on the proxy's thread.
+    # All methods below run on the proxy's thread.
 
     async def _listen(self) -> None:
         if self._listener is None:
             self._listener = socket.create_server((self.host, self.port), backlog=_BACKLOG)
             self._listener.setblocking(False)
-            # Not a server of asyncio's: what that has accepted is out of sight for a while, and
-            # would be left behind by whoever ends the loop just then.
+            # Not a server of asyncio, because it hides a new connection for a moment. If the loop
+            # ended at this moment, the connection would stay open.
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
     async def _cut(self) -> None:
@@ -180,7 +180,7 @@ class TcpProxy(Closeable):
         for _ in range(_TURNS_TO_CLOSE):
             await asyncio.sleep(0)
         for accepted in handlers.values():
-            _reset(accepted)  # of a handler that was cancelled before it had begun, too
+            _reset(accepted)  # in case its handler was cancelled before it started
 
     async def _end(self) -> None:
         await self._cut()
@@ -197,7 +197,7 @@ class TcpProxy(Closeable):
     def _accept(self, listener: socket.socket) -> None:
         try:
             accepted, _ = listener.accept()
-        except OSError:  # who wanted to connect has given up
+        except OSError:  # the client has given up
             return
         self._connections += 1
         accepted.setblocking(False)
@@ -219,7 +219,7 @@ class TcpProxy(Closeable):
             )
             for each in writers:
                 each.close()
-        except (OSError, asyncio.CancelledError):  # cancelled when cut
+        except (OSError, asyncio.CancelledError):  # `cut` cancels this
             for each in writers:
                 _reset(each.get_extra_info("socket"))
                 each.transport.abort()
@@ -233,7 +233,7 @@ class TcpProxy(Closeable):
         direction: _Direction,
     ) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
         underway: _Queue = asyncio.Queue(_CHUNKS_UNDERWAY)
-        writer.transport.set_write_buffer_limits(0)  # `drain` waits for the kernel to have it all
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` empties the buffer
         return self._take(reader, underway, direction), self._give(underway, writer, direction)
 
     async def _take(
@@ -259,7 +259,7 @@ class TcpProxy(Closeable):
             if not chunk:
                 writer.write_eof()
                 return
-            direction.bytes += len(chunk)  # before anybody has them, who may look at once
+            direction.bytes += len(chunk)  # first, because a receiver may read `counts` at once
             writer.write(chunk)
             await writer.drain()
 
@@ -277,7 +277,7 @@ class _Direction:
         self._free_at = 0.0
 
     async def pass_through(self, count: int, bytes_per_s: float | None) -> None:
-        """Return when the last of some bytes has entered the link."""
+        """Wait until `count` bytes have entered the link."""
         if bytes_per_s is None:
             return
         now = asyncio.get_running_loop().time()
@@ -286,7 +286,7 @@ class _Direction:
 
 
 async def _all_or_none(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all parts at once to their end. If one fails, cancel the others."""
+    """Run all coroutines at the same time until they end. If one fails, cancel the others."""
     tasks = [asyncio.ensure_future(part) for part in work]
     try:
         await asyncio.gather(*tasks)
@@ -297,8 +297,8 @@ async def _all_or_none(*work: Coroutine[Any, Any, None]) -> None:
 
 
 def _reset(connection: Any) -> None:
-    """Have both the rest of a connection's bytes and the connection itself vanish at once."""
-    with suppress(OSError):  # it may be closed already
+    """Close a connection at once, and discard its remaining bytes."""
+    with suppress(OSError):  # if it is closed already
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     if isinstance(connection, socket.socket):
         connection.close()

@@ -274,7 +274,7 @@ def test_collectives_run_between_namespaces_that_are_removed():
 def test_namespaces_without_their_tools_are_a_clear_message(name):
     (_, errors), code = run_here(name, PATH="/nowhere")
     assert code == 2
-    assert errors == f"{name}: this needs ip and tc (package iproute2) [DPWA-E234]\n"
+    assert errors == f"{name}: network namespaces need ip and tc (package iproute2) [DPWA-E234]\n"
 
 
 def assert_no_namespace_is_left():

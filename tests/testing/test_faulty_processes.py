@@ -86,7 +86,7 @@ def test_a_plan_in_the_environment_that_cannot_be_read_is_told():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
-        "DPWA_FAULTS: 'a:zero:SIGKILL' is no fault; expected POINT:NTH:SIGNAL [DPWA-E195]\n"
+        "DPWA_FAULTS: 'a:zero:SIGKILL' is not a fault. Expected POINT:NTH:SIGNAL [DPWA-E195]\n"
     )
 
 

@@ -110,9 +110,9 @@ def test_a_partition_parts_hosts_until_it_is_healed():
         assert reach(hosts) == {(0, 2), (0, 3), (2, 3)}
         hosts.heal()
         assert reach(hosts) == everybody
-        with pytest.raises(UserError, match="no groups of the hosts 0 to 3"):
+        with pytest.raises(UserError, match="groups of hosts from 0 to 3"):
             hosts.partition([[0, 1], [1]])
-        with pytest.raises(UserError, match="no groups of the hosts 0 to 3"):
+        with pytest.raises(UserError, match="groups of hosts from 0 to 3"):
             hosts.partition([[4]])
 
 
@@ -166,6 +166,6 @@ def test_arguments_out_of_range_are_refused(arguments):
 
 def test_without_the_tools_the_reason_is_told(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert namespaces_missing() == "this needs ip and tc (package iproute2)"
+    assert namespaces_missing() == "network namespaces need ip and tc (package iproute2)"
     with pytest.raises(UserError, match="package iproute2"):
         Namespaces(2)
