@@ -29,7 +29,6 @@ OBJECTS = {
     "connection": DpwaConnection,
     "sampler": SharedSampler,
 }
-PARTS_OF_A_LOOP = {("docs/algorithms.md", "ea = AllReduceEA(")}  # begin within loops
 NO_COMMANDS = {
     "dpwa COMMAND --help": "stands for all of them",
     "dpwa report needs matplotlib": "a message",
@@ -43,12 +42,8 @@ WITH_MISTAKES = {
 }
 
 
-def python_blocks():
-    return [block for block in blocks("python") if not is_among(block, PARTS_OF_A_LOOP)]
-
-
 def test_python_compiles_and_its_names_of_dpwa_exist():
-    missing = [f"{block}: {name}" for block in python_blocks() for name in missing_names(block)]
+    missing = [f"{block}: {name}" for block in blocks("python") for name in missing_names(block)]
     assert missing == []
 
 
@@ -147,7 +142,7 @@ def test_configurations_with_plugins_load(tmp_path):
     # Names are registered for the whole process, so it is one of its own.
     for block in plugin_blocks():
         (module,) = yaml.safe_load(block.code)["plugins"]
-        (code,) = [other for other in python_blocks() if is_plugin_for(other, block)]
+        (code,) = [other for other in blocks("python") if is_plugin_for(other, block)]
         (tmp_path / f"{module}.py").write_text(code.code)
         (tmp_path / "run.yaml").write_text(with_nodes(block.code))
         found = run_dpwa("config", "check", str(tmp_path / "run.yaml"))
@@ -160,13 +155,13 @@ def is_plugin_for(code, block):
 
 def test_the_tables_name_code_that_is_there():
     everything = [*blocks("python", "yaml")]
-    for page, text in [*PARTS_OF_A_LOOP, *NO_CONFIGURATIONS, *WITH_MISTAKES]:
+    for page, text in [*NO_CONFIGURATIONS, *WITH_MISTAKES]:
         assert [block for block in everything if is_among(block, [(page, text)])]
     assert NO_COMMANDS.keys() <= {command.code for command in commands(SPAN)}
 
 
 def test_code_is_found_in_all_forms():
-    assert len(python_blocks()) > 40
+    assert len(blocks("python")) > 40
     assert len(yaml_blocks()) > 15
     assert {found.language for found in commands(SPAN, *SHELL)} >= {SPAN, "", "console"}
     assert any(found.code.startswith("DPWA_") for found in commands(*SHELL))

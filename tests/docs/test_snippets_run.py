@@ -26,7 +26,6 @@ NOT_RUN = {
     ("docs/launch.md", "@ray.remote"): "needs Ray: tests/integrations run actors",
     ("docs/watch.md", "wandb.log("): "needs Weights & Biases, MLflow and a trainer",
     ("docs/membership.md", "with DpwaPyTorchAdapter(net"): "waits for three other nodes",
-    ("docs/algorithms.md", "ea = AllReduceEA("): "begins within a loop",
     ("docs/tutorial.md", "# "): "the test of the tutorial runs these, as files",
 }
 NEEDED = {  # a library of an extra
