@@ -428,9 +428,9 @@ def _explained(name: str) -> Iterator[None]:
         if not _open_ones(name):
             raise
         raise type(error)(
-            f"{error.text}: an earlier node {name!r} of this process uses it. Call close() of that "
-            "node, or use that node. dpwa.close_all() closes all open nodes of this process"
-            f" [{error.message_code}]"
+            f"{error.text}: an earlier node {name!r} of this process uses this address. Call "
+            "close() of that node, or use that node. dpwa.close_all() closes all open nodes of "
+            f"this process [{error.message_code}]"
         ) from None
 
 

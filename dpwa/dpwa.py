@@ -9,7 +9,7 @@ from dpwa.connection import DpwaConnection
 __all__ = ["DpwaConnection"]
 
 warnings.warn(
-    "dpwa.dpwa is the name of 2017. Write `from dpwa import DpwaConnection` [DPWA-W006]",
+    "dpwa.dpwa is an old name, from 2017. Write `from dpwa import DpwaConnection` [DPWA-W006]",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -50,8 +50,8 @@ class _Session:
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
-                "workers are numbered by `nodes`, but this configuration has none. With `join` "
-                "alone, workers come and go [DPWA-E305]"
+                "workers are numbered in the order of `nodes`, but this configuration has none. "
+                "With only `join`, workers can come and go [DPWA-E305]"
             )
         return names
 
@@ -334,7 +334,9 @@ def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
 
 def _now() -> _Session:
     if _session is None:
-        raise UserError("call dpwa.multiverso.init first, and nothing after shutdown [DPWA-E186]")
+        raise UserError(
+            "call dpwa.multiverso.init first, and no function after shutdown [DPWA-E186]"
+        )
     return _session
 
 

@@ -57,7 +57,7 @@ def test_without_a_list_of_nodes_workers_have_no_numbers():
     mv.init(name="w1", config={"join": [], "initial_state": "own"})
     try:
         for numbered in (mv.workers_num, mv.worker_id, mv.server_id):
-            with pytest.raises(UserError, match="numbered by `nodes`"):
+            with pytest.raises(UserError, match="numbered in the order of `nodes`"):
                 numbered()
         assert mv.is_master_worker()
     finally:

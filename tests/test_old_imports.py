@@ -30,7 +30,7 @@ def test_the_warning_points_at_the_line_of_the_user(tmp_path):
     script.write_text("import sys\nfrom dpwa.dpwa import DpwaConnection\nassert DpwaConnection\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert f"{script}:2: DeprecationWarning: dpwa.dpwa is the name of 2017" in done.stderr
+    assert f"{script}:2: DeprecationWarning: dpwa.dpwa is an old name, from 2017" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
             if not group.is_answered:
                 group.start_alone()
                 raise PeerLost(
-                    group.others, "no other node answers, so this one continues alone [DPWA-E146]"
+                    group.others, "no other node answers, so this node continues alone [DPWA-E146]"
                 )
             bound = f"within {timeout_s:g} s"
             if reached:

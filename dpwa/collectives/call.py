@@ -116,8 +116,8 @@ class Call:
         if group.told():
             raise LeftBehindError(
                 (self.own,),
-                f"the others have continued without {self.own}, which was silent for too "
-                "long. Its next collective waits to be admitted again [DPWA-E240]",
+                f"the other nodes have continued without {self.own}, which was silent for too "
+                "long. The next collective waits until they admit this node again [DPWA-E240]",
             )
         if group.is_evicted:
             wait_to_get_in(group, self._deadline, self._timeout_s)
@@ -145,7 +145,7 @@ class Call:
                 self._operation.undo()
             if isinstance(error, PeerError):
                 raise LeftBehindError(
-                    (self.own,), f"a member said nonsense: {error} [DPWA-E148]"
+                    (self.own,), f"a member broke the protocol: {error} [DPWA-E148]"
                 ) from None
             raise
         self._finish()
@@ -190,7 +190,7 @@ class Call:
             self._operation.complete()  # the others have the whole result
             raise
         except PeerError as error:
-            raise CollectiveError(f"a member has sent nonsense: {error} [DPWA-E148]") from None
+            raise CollectiveError(f"a member broke the protocol: {error} [DPWA-E148]") from None
         return contributors(self.entries)
 
     def _leave(self) -> Decision | None:
@@ -341,11 +341,11 @@ class Call:
         lost, (calls, clash) = ", ".join(decision.lost), self._calls_in_words(decision)
         if decision.lost:
             told = f" ({calls})" if calls else ""
-            detail = f"{clash}lost {lost} in a collective; others continue{told} [DPWA-E228]"
+            detail = f"{clash}lost {lost} in a collective. The others continue{told} [DPWA-E228]"
             return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
-            f"{clash}a collective did not end within {self._timeout_s:g} s, or a connection broke; "
-            f"all nodes are still there{calls and ': '}{calls} [DPWA-E229]"
+            f"{clash}a collective did not end within {self._timeout_s:g} s, or a connection broke. "
+            f"No node is lost{calls and ': '}{calls} [DPWA-E229]"
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:
@@ -365,7 +365,7 @@ class Call:
         calls |= {name: _named(number, record) + tag for name, record in records.items()}
         is_up, away = self.contacts.is_up, " (not connected)"
         words = calls_in_words({n + away * (not (c or is_up(n))): c for n, c in calls.items()})
-        return ("", f"{words}: calls with different tags never meet; ") if clashes else (words, "")
+        return ("", f"{words}. Calls with different tags never meet: ") if clashes else (words, "")
 
     def _call_elsewhere(self, name: str) -> str:
         """Return the call with a different tag in which a member waits, or "" if none is known."""

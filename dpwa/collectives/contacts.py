@@ -189,7 +189,10 @@ class Contacts(Closeable):
         try:
             self._memory = SharedMemory()
         except OSError as error:
-            log.warning("shared memory cannot be used (%s): collectives stream [DPWA-W022]", error)
+            log.warning(
+                "shared memory cannot be used (%s), so collectives stream their values [DPWA-W022]",
+                error,
+            )
             self._may_map = False
         else:
             for peer, contact in self._contacts.items():

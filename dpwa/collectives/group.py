@@ -212,7 +212,7 @@ class Group:
         """
         if self._call_lock.is_own:  # such as that of a signal handler
             raise UserError(
-                "this thread is in a collective with this tag already; expected a different tag"
+                "this thread is already in a collective with this tag. Use a different tag"
                 " [DPWA-E149]"
             )
         return self._call_lock

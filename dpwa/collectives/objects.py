@@ -35,7 +35,7 @@ class PackedObject:
             header = bytes(msgpack.packb(value, default=self._reference))
             _check_keys(header)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ParametersError(f"a value that cannot be sent: {error} [DPWA-E154]") from None
+            raise ParametersError(f"a value cannot be sent: {error} [DPWA-E154]") from None
         self._head = _SIZE.pack(len(header)) + header
         self._data_at = _aligned(len(self._head))
         self.nbytes = self._data_at + self._end if self._leaves else len(self._head)
@@ -52,7 +52,7 @@ class PackedObject:
         torch = sys.modules.get("torch")
         is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
         if not is_tensor and not isinstance(leaf, np.ndarray):
-            raise TypeError(f"it has a {type(leaf).__name__}")
+            raise TypeError(f"it contains a {type(leaf).__name__}")
         payload = Payload(leaf)
         (spec,) = payload.layout.tensors
         start = _aligned(self._end)
@@ -98,7 +98,7 @@ def _leaf(code: int, dtype: str, shape: list[int], data: ByteArray) -> Any:
     if code == _TENSOR and torch is not None:
         return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
     if code not in (_ARRAY, _TENSOR):
-        raise ValueError("unknown kind of leaf")
+        raise ValueError("the value has a leaf of an unknown kind")
     return data.view(np.dtype(dtype)).reshape(shape)
 
 

@@ -176,7 +176,7 @@ class Reduce(Operation):
         nbytes, is_last = self._payload.nbytes, list(entries)[-1] == call.own
         found = call.memory.find(other, entries[other].buffers[:1], nbytes)
         if found is None:
-            raise ProtocolError(f"the memory of {other} is not to be had")
+            raise ProtocolError(f"the shared memory of {other} cannot be opened")
         theirs = found[0][:nbytes]
         if len(sources) == 2:
             pair = PairExchange(self._payload, self._brought, theirs, self._op, is_last)
@@ -209,7 +209,7 @@ class Reduce(Operation):
     def _reduced(self, values: list[bytes]) -> ByteArray:
         nbytes = self._payload.nbytes
         if any(len(value) != nbytes for value in values):
-            raise ProtocolError("a value of the wrong size")
+            raise ProtocolError("a value has the wrong size")
         first, *others = [np.frombuffer(value, np.uint8) for value in values]
         result: ByteArray = first.copy()
         by = len(values) if self._op == "mean" else 1
@@ -267,7 +267,7 @@ class Reduce(Operation):
 def _whole(entry: Contribution) -> bytes:
     """Return the value in an entry."""
     if len(entry.inline) != entry.nbytes:
-        raise ProtocolError("a value that is missing")
+        raise ProtocolError("a value is missing")
     return entry.inline
 
 

@@ -109,7 +109,7 @@ def _states(values: Mapping[str, object]) -> dict[str, _State]:
                 history = History(turn, times, differed)
                 states[name] = _State(is_known, step, digest, nbytes, layouts, history, sample)
             case _:
-                raise ProtocolError(f"{name} says nothing of its state")
+                raise ProtocolError(f"{name} sent an invalid description of its state")
     return states
 
 
@@ -382,8 +382,8 @@ class PacedRounds:
                     self._comparison.note_difference()
                 for name in reduce.left_out:
                     self._warn(
-                        "%s: the gradients of %s are not finite, so the average is that of the "
-                        "others. Check the data and the learning rate of %s. If it has a "
+                        "%s: the gradients of %s are not finite, so the average excludes them. "
+                        "Check the data and the learning rate of %s. If it has a "
                         "GradScaler, pass it to dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
                         name,
                         name,
@@ -414,9 +414,9 @@ class PacedRounds:
         is_often = len(self._differed_at) == MISMATCHES
         if is_often and self._steps - self._differed_at[0] < WITHIN_STEPS:
             self._warn(
-                "%s: nodes differ repeatedly, so some gradients are not averaged: %s; expected the "
+                "%s: nodes differ repeatedly, so some gradients are not averaged: %s. Use the "
                 "same model, learning rate, scale of a GradScaler and codec, and equally many "
-                "backward passes and optimizer steps on all nodes [DPWA-W079]",
+                "backward passes and optimizer steps, on all nodes [DPWA-W079]",
                 differs.text,
             )
 
@@ -534,7 +534,7 @@ class PacedRounds:
             self._group.leave_group()
             self._fall_out(str(unfit))
             self._warn(
-                "%s: stays out of sync: %s; expected the same model and the same optimizer on all "
+                "%s: stays out of sync: %s. Use the same model and the same optimizer on all "
                 "nodes [DPWA-W080]",
                 str(unfit),
             )
@@ -607,7 +607,7 @@ class PacedRounds:
         odd = f"{', '.join(differ.odd)} in {tensors}"
         if self._comparison.is_often:
             self._warn(
-                "%s: parameters differ repeatedly, now those of %s. Gradients are still averaged, "
+                "%s: parameters differ repeatedly, now on %s. Gradients are still averaged, "
                 "and all nodes copy the state of %s every 100 steps. Do not change parameters on "
                 "one node alone. Keep the optimizer's state inside of `state` [DPWA-W083]",
                 odd,
@@ -615,7 +615,7 @@ class PacedRounds:
             )
         else:
             self._warn(
-                "%s: parameters differ, those of %s. All nodes copy the state of %s. Do not change "
+                "%s: parameters differ on %s. All nodes copy the state of %s. Do not change "
                 "parameters on one node alone. Keep the optimizer's state inside of `state` "
                 "[DPWA-W082]",
                 odd,
@@ -660,7 +660,8 @@ class PacedRounds:
             self._alone = math.inf, 0  # once
             if not self._others_have_ended():
                 self._warn(
-                    "%s: no other node is in sync, so it trains alone until one joins [DPWA-W078]"
+                    "%s: no other node is in sync, so this node trains alone until a node joins "
+                    "[DPWA-W078]"
                 )
 
     def _warn(self, text: str, *more: str, of: str = "") -> None:

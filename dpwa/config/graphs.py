@@ -45,7 +45,9 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
     if problems.lines():
         raise ConfigError(problems.lines())
     if not edges:
-        raise ConfigError([f"{source}: expected edges, such as w1 w2 (it has none) [DPWA-E003]"])
+        raise ConfigError(
+            [f"{source}: expected edges, such as w1 w2 (the file has none) [DPWA-E003]"]
+        )
     return EdgeList.from_pairs(names or tuple(dict.fromkeys(_flat(edges))), edges)
 
 

@@ -20,7 +20,7 @@ class ClipOptions(StrictModel):
         default=0.5,
         description="the radius for clipping is this quantile of the recent distances to peers",
     )
-    window: int = Field(default=50, ge=5, description="number of distances to remember")
+    window: int = Field(default=50, ge=5, description="number of recent distances to remember")
 
 
 class Method(NamedTuple):

@@ -445,8 +445,8 @@ class Config(StrictModel):
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
         description="state that a node starts from. peers: the state of peers that have "
-        "trained. own: the node's newest checkpoint. newest: the one of these two with more "
-        "training. null: peers if `join` is set. Without `join`, null means newest, but only "
+        "trained. own: the node's newest checkpoint. newest: own or peers, whichever has "
+        "more training. null: peers if `join` is set. Without `join`, null means newest, but only "
         "from peers that are far ahead",
     )
     initial_state_timeout_s: float = Field(

@@ -96,7 +96,7 @@ def _require_no_import_by_worker() -> None:
     # multiprocessing itself uses this to detect a script that starts processes at its import.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
-            "a spawned worker process imports this script, and would make its node again. Put the "
+            "a spawned worker process imports this script, and would start a second node. Put the "
             'statements of the script under `if __name__ == "__main__":` [DPWA-E037]'
         )
 
@@ -193,8 +193,8 @@ def load(
         looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(
             "dpwa does not know which node this is, or where its peers are. Pass config= and "
-            "name=, or set DPWA_CONFIG and DPWA_NAME, or start it with `dpwa launch -n 4 -- python "
-            f"SCRIPT` or torchrun. Searched places:\n{looked} [DPWA-E036]"
+            "name=, or set DPWA_CONFIG and DPWA_NAME, or start the script with `dpwa launch -n 4 "
+            f"-- python SCRIPT` or torchrun. Searched places:\n{looked} [DPWA-E036]"
         )
     source = {} if discovery.source is None else discovery.source
     if discovery.launcher is None:

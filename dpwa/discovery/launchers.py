@@ -180,8 +180,8 @@ class _Exchange:
             missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
             who = ", ".join(missing[:MAX_NAMED]) or "a restarted rank"
             raise UserError(
-                f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for {who}, "
-                f"to exchange addresses at {self._address} [DPWA-E035]"
+                f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for the "
+                f"address of {who}, at {self._address} [DPWA-E035]"
             )
         time.sleep(POLL_S)
 
@@ -355,7 +355,9 @@ def expanded(hosts: str) -> list[str]:
     """Return the hosts of a list such as `gpu[01-03,07],login`, in their order."""
     found = [name for part in _HOST.findall(hosts) for name in _expanded(part.strip())]
     if not found or "" in found or hosts.count("[") != hosts.count("]"):
-        raise UserError(f"expected a list of hosts as SLURM writes it (got {hosts!r}) [DPWA-E042]")
+        raise UserError(
+            f"SLURM_STEP_NODELIST: expected a list of hosts (got {hosts!r}) [DPWA-E042]"
+        )
     return found
 
 
@@ -366,7 +368,7 @@ def tasks_of_hosts(counts: str) -> list[int]:
         match = _TASKS.fullmatch(part.strip())
         if match is None:
             raise UserError(
-                f"expected numbers of tasks as SLURM writes them (got {counts!r}) [DPWA-E043]"
+                f"SLURM_STEP_TASKS_PER_NODE: expected numbers of tasks (got {counts!r}) [DPWA-E043]"
             )
         found += [int(match[1])] * int(match[2] or 1)
     return found
@@ -387,7 +389,9 @@ def _expanded(part: str) -> Iterator[str]:
     for item in inside.split(","):
         first, _, last = item.partition("-")
         if not first.isdigit() or (last and not last.isdigit()):
-            raise UserError(f"expected numbers in brackets (got {part!r}) [DPWA-E044]")
+            raise UserError(
+                f"SLURM_STEP_NODELIST: expected numbers in brackets (got {part!r}) [DPWA-E044]"
+            )
         for value in range(int(first), int(last or first) + 1):
             yield from (f"{head}{value:0{len(first)}d}{end}" for end in _expanded(tail))
 
@@ -444,8 +448,8 @@ class Kubernetes:
 def _require_no_name(name: str | None, launcher: str, names: str) -> None:
     if name is not None:
         raise UserError(
-            f"name={name!r} (argument or DPWA_NAME) cannot be used, because under {launcher} the "
-            f"names of nodes are {names}, so that all nodes know all names [DPWA-E046]"
+            f"name={name!r} (argument or DPWA_NAME) cannot be used under {launcher}, because the "
+            f"names of nodes are {names}. Remove it [DPWA-E046]"
         )
 
 

@@ -52,7 +52,7 @@ def read_hostfile(path: Path) -> list[HostLine]:
         entry = _entry(words, where)
         if entry.host in found:
             raise UserError(
-                f"{where}: {entry.host} is in line {first_at[entry.host]} already [DPWA-E063]"
+                f"{where}: host {entry.host} is already in line {first_at[entry.host]} [DPWA-E063]"
             )
         found[entry.host] = entry
         first_at[entry.host] = number
@@ -73,7 +73,8 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
     for line in hosts:
         if first_port + line.slots - 1 > MAX_PORT:
             raise UserError(
-                f"no port is left for {line.slots} nodes on {line.host}: lower --port [DPWA-E067]"
+                f"no port is left for {line.slots} nodes on {line.host}. Use a lower --port "
+                "[DPWA-E067]"
             )
         bind = "*" if line.host == here and is_name(line.host) else None
         for port in range(first_port, first_port + line.slots):
@@ -101,8 +102,8 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
         raise UserError(
-            f"cannot tell which host this is. By name and address, it is {which}. Set --host "
-            "[DPWA-E069]"
+            f"cannot tell which of the hosts this machine is. By name and address, it is {which}. "
+            "Set --host [DPWA-E069]"
         )
     return own[0]
 

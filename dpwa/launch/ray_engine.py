@@ -57,7 +57,7 @@ def connected(needed: Resources) -> Iterator[None]:
         except ConnectionError as error:
             if named:
                 raise UserError(
-                    f"no Ray cluster at {named}: {_last_line(error)} [DPWA-E072]"
+                    f"found no Ray cluster at {named}: {_last_line(error)} [DPWA-E072]"
                 ) from None
             is_own = True
     if is_own:
@@ -141,7 +141,7 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_PATIENCE_S).close()
     except (OSError, ValueError) as error:
-        raise UserError(f"no Ray cluster at {address}: {error} [DPWA-E072]") from None
+        raise UserError(f"found no Ray cluster at {address}: {error} [DPWA-E072]") from None
 
 
 def _require(needed: Resources, there: Resources) -> None:

@@ -305,7 +305,7 @@ class _Supervisor:
 
 def _require_command(spec: LaunchSpec) -> None:
     if not spec.command:
-        raise UserError("no command was given to run [DPWA-E076]")
+        raise UserError("no command was given. Write it after -- [DPWA-E076]")
     program = spec.command[0]
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):

@@ -129,7 +129,11 @@ class Members(Closeable):
         is_replaced, own = self._member_list.is_replaced, self._member_list.own.name
         self._member_list.announce_leave()
         if not self._asking.stop(STOP_TIMEOUT_S):
-            log.error("%s: did not stop asking members in %g s [DPWA-W016]", own, STOP_TIMEOUT_S)
+            log.error(
+                "%s: the thread that asks members did not stop in %g s [DPWA-W016]",
+                own,
+                STOP_TIMEOUT_S,
+            )
         if not is_replaced:
             self._say_goodbye()
 

@@ -55,7 +55,7 @@ class NodeView:
     @property
     def model(self) -> Values:
         if self._model is None:
-            raise LookupError("this node gossips raw bytes, which only their owner can change")
+            raise LookupError("this node gossips raw bytes, so algorithms cannot change its model")
         return self._model
 
     @model.setter
@@ -567,12 +567,12 @@ class GossipRounds:
             self._said_so_at = now
             gossips = not self.algorithm.averages_gradients
             log.error(
-                "%s: %s at update %d. %s lower the learning rate, or continue from a checkpoint "
+                "%s: %s at update %d. %s the learning rate, or continue from a checkpoint "
                 "[DPWA-W068]",
                 name,
                 divergence,
                 self.view.updates,
-                "No peer merges this node meanwhile;" if gossips else "If that lasts,",
+                "No peer merges this node now. Lower" if gossips else "If this lasts, lower",
             )
 
     def look_for_refusals(self) -> None:

@@ -100,7 +100,7 @@ class LossWatch:
         self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
         if self._updates_without_leader == PATIENCE_UPDATES:
             log.warning(
-                "%s: no node has reported a loss in %d updates, so none leads and none merges. "
+                "%s: no node has reported a loss in %d updates, so no node leads or merges. "
                 "Pass the loss to update_send, update_wait or step, or set leader_loss [DPWA-W012]",
                 context.name,
                 PATIENCE_UPDATES,
@@ -217,8 +217,8 @@ class Merger:
             arrival.release()
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
             raise UserError(
-                f"algorithm {self._config.algorithm!r}: merge returned {factor!r}; "
-                "expected the factor that the clock is moved by, from 0 to 1 [DPWA-E119]"
+                f"algorithm {self._config.algorithm!r}: merge returned {factor!r}. "
+                "Expected the factor of the merge, from 0 to 1 [DPWA-E119]"
             )
         if arrival.takes_over:
             self._took_over(arrival)

@@ -76,8 +76,8 @@ def _reachable_host(listen: str, hosts: list[str]) -> str:
             return host
     if not hosts:
         raise AddressError(
-            f"listens on {listen}, and no address is known that others could use. Set "
-            "`advertise` too, or the address itself in `listen` [DPWA-E053]"
+            f"listens on {listen}, but knows no address that other nodes can reach. Set "
+            "`advertise`, or give such an address in `listen` [DPWA-E053]"
         )
     return host
 

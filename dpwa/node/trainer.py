@@ -107,8 +107,8 @@ class ReceivedSnapshot:
     def _all(self) -> ByteArray:
         if self._arrival.data.nbytes != self._arrival.nbytes:
             raise UserError(
-                "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
-                "does `robust: clip` [DPWA-E117]"
+                "`fraction` must be 1, because this algorithm or `robust: clip` needs all values "
+                "of a peer [DPWA-E117]"
             )
         return self._arrival.data
 

@@ -101,7 +101,7 @@ def _require_server(endpoint: str, address: str) -> None:
     if answer.report.name != SERVER:
         name = answer.report.name[: limits.MAX_NAME_CHARACTERS]
         raise UserError(
-            f"{host}:{port}: the node {name!r} of a training answers there; give the port of "
+            f"{host}:{port}: the node {name!r} of a training answers there. Give the port of "
             "`dpwa bench link --serve` [DPWA-E277]"
         )
 
@@ -183,7 +183,7 @@ class _Client:
             raise PeerError(f"{self._link.endpoint}: {self._link.problem}; {NO_ANSWER}")
         if deadline.expired():
             raise PeerError(
-                f"{self._link.endpoint}: too slow to be measured in this time; give more --seconds"
+                f"{self._link.endpoint}: too slow to be measured in this time. Give more --seconds"
             )
 
 

@@ -163,16 +163,14 @@ class LatticeOptions(StrictModel):
     columns: int | None = Field(
         default=None,
         ge=1,
-        description="number of nodes in a row; if left out, the grid is as square as possible",
+        description="number of nodes in a row. By default, the grid is as square as possible",
     )
 
 
 class StarOptions(StrictModel):
     """Options of `star`."""
 
-    center: int = Field(
-        default=0, ge=0, description="position of the center node; the first node is 0"
-    )
+    center: int = Field(default=0, ge=0, description="position of the center node, counted from 0")
 
 
 class SmallWorldOptions(StrictModel):
@@ -310,7 +308,9 @@ def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Seq
 
     This rule only reserves the name. `edges_topology` makes the topology after the file was read.
     """
-    raise UserError(f"the edges in {options.path} have not been read [DPWA-E012]")
+    raise UserError(
+        f"the edges in {options.path} are not read yet. Call load_config first [DPWA-E012]"
+    )
 
 
 def _others(index: int, nodes: int) -> Sequence[int]:

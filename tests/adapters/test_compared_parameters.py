@@ -134,7 +134,7 @@ def test_what_one_node_changes_is_found_named_once_and_made_equal(change, count,
     tensors = [repr(name) for name in CHANGES[change]]
     giver = "w2" if count == 3 else "w1"
     for line in lines:
-        assert f"those of {odd} in " in line
+        assert f"differ on {odd} in " in line or f"now on {odd} in " in line
         assert any(name in line for name in tensors), line
         assert f"copy the state of {giver}" in line
 
@@ -148,7 +148,7 @@ def test_what_one_node_changes_in_every_step_is_told_and_the_run_goes_on(caplog)
     train(2, 1, clamp, steps=3 * FEW_STEPS + 20)
     again = [each for each in caplog.messages if "parameters differ repeatedly" in each]
     assert len(again) == 2
-    assert "now those of w1, w2 in 'small.weight'" in again[0]
+    assert "now on w1, w2 in 'small.weight'" in again[0]
 
 
 HIDDEN = weakref.WeakKeyDictionary()
@@ -206,7 +206,7 @@ def train_late(optimizer_of, until):
 
 def test_a_late_node_whose_optimizer_hides_its_state_is_told(caplog):
     train_late(HiddenMomentum, lambda _: "DPWA-W082" in caplog.text)
-    assert "parameters differ, those of w1, w2 in '" in caplog.text
+    assert "parameters differ on w1, w2 in '" in caplog.text
     assert "Keep the optimizer's state inside of" in caplog.text
 
 

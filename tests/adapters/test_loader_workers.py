@@ -32,6 +32,6 @@ def test_a_script_that_spawned_workers_import_needs_its_guard():
     done = run("unguarded")
     assert done.returncode != 0
     assert (
-        "a spawned worker process imports this script, and would make its node again" in done.stderr
+        "a spawned worker process imports this script, and would start a second node" in done.stderr
     )
     assert 'under `if __name__ == "__main__":`' in done.stderr

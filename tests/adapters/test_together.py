@@ -693,10 +693,10 @@ def test_a_node_with_another_model_is_left_out_and_both_name_the_tensor(caplog):
     one, two = "'weight' float32[2, 4]", "'weight' float32[3, 4]"
     difference = f"first difference: here {two}, there {one}"
     assert peer["problem"] == difference
-    expected = "expected the same model and the same optimizer on all nodes [DPWA-W080]"
+    expected = "Use the same model and the same optimizer on all nodes [DPWA-W080]"
     buffer = "first difference: here 'count' int16[5], there no such tensor"
     for text in (difference, buffer):
-        line = f"w2: stays out of sync: w1 has a different model: {text}; {expected}"
+        line = f"w2: stays out of sync: w1 has a different model: {text}. {expected}"
         assert caplog.messages.count(line) == 1
     for name, other, here, there in (("w1", "w2", one, two), ("w2", "w1", two, one)):
         told = f"{name}: peer {other} has another model: first difference: here {here}"

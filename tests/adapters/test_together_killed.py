@@ -132,4 +132,6 @@ def test_two_of_whom_one_is_killed_one_trains_alone_and_says_so():
         alone.process.wait(PROCESS_HANGS_AFTER_S)
         told = alone.process.stderr.read()
     assert rows[-1]["step"] == 100
-    assert "no other node is in sync, so it trains alone until one joins [DPWA-W078]" in told
+    assert (
+        "no other node is in sync, so this node trains alone until a node joins [DPWA-W078]" in told
+    )

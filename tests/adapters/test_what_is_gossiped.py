@@ -333,7 +333,7 @@ def test_a_second_node_of_a_name_is_told_who_holds_the_port():
     config = config_of(2)
     with DpwaPyTorchAdapter(nn.Linear(2, 2), "w1", config):
         with pytest.raises(
-            AddressError, match=r"node \'w1\' of this process uses it\. Call close\(\)"
+            AddressError, match=r"node \'w1\' of this process uses this address\. Call close\(\)"
         ):
             DpwaPyTorchAdapter(nn.Linear(2, 2), "w1", config)
         with pytest.raises(AddressError, match=re.escape("dpwa.close_all()")):

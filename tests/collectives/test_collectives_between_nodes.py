@@ -503,7 +503,7 @@ def test_calls_of_one_tag_from_several_threads_take_turns(three):
 def test_tags_that_are_too_long_or_too_many_are_refused():
     with collective_nodes(1) as nodes:
         node = nodes["w1"]
-        with pytest.raises(UserError, match="a tag has at most 64 characters"):
+        with pytest.raises(UserError, match="a tag may have at most 64 characters"):
             node.barrier(tag="x" * 65)
         node.barrier(tag="x" * 64)
         for index in range(63):

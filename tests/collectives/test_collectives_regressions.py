@@ -128,7 +128,7 @@ def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_a
             return group_of(nodes, "w3").is_outranked
 
         eventually(is_heard_of, every_s=0.05)
-        with pytest.raises(LeftBehindError, match="the others have continued without w3"):
+        with pytest.raises(LeftBehindError, match="the other nodes have continued without w3"):
             nodes["w3"].all_reduce(1, timeout_s=2.0)
         back = nodes.begin("w3", lambda node: node.all_reduce(1))
         eventually(lambda: is_heard_asking(nodes, "w3", others))
@@ -229,7 +229,7 @@ def test_a_collective_within_one_of_the_same_tag_is_refused(at_point):
     def call_within(*_):
         signal.signal(signal.SIGALRM, hang)
         signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER_S)
-        with pytest.raises(UserError, match="in a collective with this tag already"):
+        with pytest.raises(UserError, match="already in a collective with this tag"):
             nodes["w1"].barrier()
         signal.setitimer(signal.ITIMER_REAL, 0)
         refused.append(True)
@@ -282,7 +282,7 @@ def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
 @pytest.mark.parametrize("bad", [{np.int64(3): 1}, {(1, 2): 3}, [{"a": {(): None}}]], ids=repr)
 def test_an_object_that_could_not_be_read_is_refused_before_the_others_hear_of_it(bad):
     with met_nodes(2) as nodes:
-        with pytest.raises(ParametersError, match="a value that cannot be sent"):
+        with pytest.raises(ParametersError, match="a value cannot be sent"):
             nodes["w2"].all_gather(bad, timeout_s=TIMEOUT_S)
         assert nodes.each(lambda node: node.all_reduce(1)) == {"w1": (2, 2), "w2": (2, 2)}
 

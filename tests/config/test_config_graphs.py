@@ -57,7 +57,9 @@ def test_all_mistakes_are_told_with_their_places():
 
 
 def test_a_file_without_edges_is_a_mistake():
-    assert problems("# nothing\n") == ["edges.txt: expected edges, such as w1 w2 (it has none)"]
+    assert problems("# nothing\n") == [
+        "edges.txt: expected edges, such as w1 w2 (the file has none)"
+    ]
 
 
 def test_escape_sequences_never_reach_the_terminal():

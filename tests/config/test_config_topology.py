@@ -103,7 +103,7 @@ def test_mistakes_in_the_file_have_places_of_their_own(folder: Path) -> None:
     ("content", "problem"),
     [
         (None, "expected a readable file (No such file or directory)"),
-        ("# none\n", "expected edges, such as w1 w2 (it has none)"),
+        ("# none\n", "expected edges, such as w1 w2 (the file has none)"),
     ],
 )
 def test_a_file_without_edges_is_told_where_it_is_named(

@@ -135,7 +135,7 @@ def test_machines_of_skypilot():
     ],
 )
 def test_a_name_that_the_others_could_not_know_is_refused(launcher, environ):
-    with pytest.raises(UserError, match="so that all nodes know all names"):
+    with pytest.raises(UserError, match="because the names of nodes are"):
         launcher.cluster(environ, "mine")
 
 

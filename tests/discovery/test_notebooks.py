@@ -117,7 +117,7 @@ def test_a_cell_that_is_interrupted_leaves_the_node_usable(notebook, config):
 def test_a_script_that_connects_twice_is_told(config):
     with dpwa.connect(nn.Linear(2, 2), config=config, name="w1") as gossip:
         with pytest.raises(
-            AddressError, match=r"node \'w1\' of this process uses it\. Call close\(\)"
+            AddressError, match=r"node \'w1\' of this process uses this address\. Call close\(\)"
         ):
             dpwa.connect(nn.Linear(2, 2), config=config, name="w1")
         gossip.update_send(0.5)  # nobody has closed it

@@ -153,5 +153,5 @@ def test_a_store_that_is_not_there(monkeypatch):
 
 def test_a_rank_that_does_not_come(monkeypatch):
     monkeypatch.setattr(launchers, "PATIENCE_S", 1.0)
-    with pytest.raises(UserError, match="rank 0 of 2 has waited 1 s for rank 1, to exchange"):
+    with pytest.raises(UserError, match="rank 0 of 2 has waited 1 s for the address of rank 1"):
         Torchrun().cluster(environ(MASTER_PORT=str(free_port())), None)

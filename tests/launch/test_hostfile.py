@@ -35,7 +35,7 @@ def test_hosts_have_slots_and_comments(hosts: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb\na slots=2\n", ":3: a is in line 1 already"),
+        ("a\nb\na slots=2\n", ":3: host a is already in line 1"),
         ("# none\n\n", ": expected a host on each line"),
         (
             "a slots=0\n",
@@ -77,7 +77,7 @@ def test_every_host_arrives_at_the_same_addresses() -> None:
         assert [node.group for node in nodes] == ["b", "b", None]
     assert [node.bind for node in there["gpu01"]] == ["*", "*", None]
     assert [node.bind for node in there["10.0.0.2"]] == [None] * 3
-    with pytest.raises(UserError, match="no port is left for 2 nodes on gpu01: lower --port"):
+    with pytest.raises(UserError, match="no port is left for 2 nodes on gpu01"):
         nodes_of(lines, 65_535, "gpu01")
 
 
@@ -107,7 +107,8 @@ def test_each_host_starts_its_own_nodes(hosts: Path) -> None:
     none = launch(*options, "-n", "1", "--host", "127.0.0.2", *python(IDENTITY))
     assert none.returncode == 2
     assert (
-        none.stderr == f"dpwa: none of the first 1 nodes of {hosts} is on 127.0.0.2 [DPWA-E070]\n"
+        none.stderr
+        == f"dpwa: none of the first 1 nodes of {hosts} is on this host, 127.0.0.2 [DPWA-E070]\n"
     )
 
 

@@ -169,5 +169,5 @@ def test_a_machine_without_a_network_needs_no_address_for_a_node_that_listens_at
     for listen in ("tcp://127.0.0.1:0", "tcp://[::1]:0", f"ipc://{tmp_path}/a"):
         with DpwaConnection("a", {"join": [], "listen": listen}) as alone:
             assert alone.node.endpoint.startswith(listen.removesuffix(":0"))
-    with pytest.raises(AddressError, match=r"listens on tcp://0\.0\.0\.0:0, and no address"):
+    with pytest.raises(AddressError, match=r"listens on tcp://0\.0\.0\.0:0, but knows no address"):
         DpwaConnection("a", {"join": [], "listen": "tcp://0.0.0.0:0"})

@@ -144,7 +144,7 @@ def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(ca
     config = config_of(MANY, transport="tcp", connections=FEWEST)
     with members(config, [1.0]) as [member]:
         member.node.tx.connect(needs_all=True)
-        eventually(lambda: "Set `connections`" in caplog.text)
+        eventually(lambda: "higher value of `connections`" in caplog.text)
 
 
 def test_the_longest_silent_client_is_asked_to_go():
@@ -174,7 +174,7 @@ def test_with_too_few_descriptors_a_node_says_how_many_it_needs_and_has_fewer_co
     )
     assert said.stdout.split()[:2] == ["10", "8"]
     assert 4 <= int(said.stdout.split()[2]) <= 6  # what is open counts
-    assert said.stderr.count("needs 484 descriptors and this process may open 160") == 1
+    assert said.stderr.count("needs 484 file descriptors, but this process may open 160") == 1
     assert affordable(4, "w1") == 4
 
 

@@ -416,7 +416,7 @@ class TestEdges:
             neighbours_of(chosen, chosen.options(path="-"), 0, 3, 0)
 
     def test_that_nobody_has_read_are_the_users_error(self):
-        with pytest.raises(UserError, match=r"edges in some\.txt have not been read"):
+        with pytest.raises(UserError, match=r"edges in some\.txt are not read yet"):
             neighbours("file", 0, 3, path="some.txt")
 
 

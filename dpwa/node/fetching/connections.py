@@ -94,8 +94,8 @@ class Connections:
             self._needs_all = True
             if len(self.channels) > self._most:
                 log.warning(
-                    "%s: needs a connection to each of %d peers and may have %d. Set `connections`"
-                    " [DPWA-W010]",
+                    "%s: needs a connection to each of %d peers, but may have only %d. Set a "
+                    "higher value of `connections` [DPWA-W010]",
                     self._context.name,
                     len(self.channels),
                     self._most,
@@ -257,8 +257,8 @@ def affordable(connections: int, name: str) -> int:
         return connections
     fewer = min(connections, max(FEWEST, (limit - others) // DESCRIPTORS))
     log.warning(
-        "%s: `connections: %d` needs %d descriptors and this process may open %d "
-        "(see `ulimit -n`), so it has at most %d connections [DPWA-W011]",
+        "%s: `connections: %d` needs %d file descriptors, but this process may open %d "
+        "(see `ulimit -n`), so the node has at most %d connections [DPWA-W011]",
         name,
         connections,
         needed,

@@ -119,7 +119,7 @@ class Listeners:
         try:
             listener.ended()
         except Exception:
-            log.exception("%s did not end as it should [DPWA-W015]", type(listener).__name__)
+            log.exception("%s failed while the node ended [DPWA-W015]", type(listener).__name__)
 
     def _look_up(self) -> None:
         listeners = reversed(self._listeners)  # of two that take the same, the first has it
@@ -216,7 +216,7 @@ class TxThread(NodeThread):
                 self._step(ready)
             except Exception:
                 log.exception(
-                    "a fetch failed for an unforeseen reason; the node continues [DPWA-W014]"
+                    "a fetch failed for an unforeseen reason. The node continues [DPWA-W014]"
                 )
                 self.fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self.fetcher.give_up(Outcome.TIMED_OUT)

@@ -285,7 +285,7 @@ class RxThread(NodeThread):
                 self._reply_to(router, one_too_many)(GoAway(request=0))
             service = self._services.get(type(message)) or self._loaded(type(message))
             if service is None:
-                raise ProtocolError(f"{message.type!r} is no request")
+                raise ProtocolError(f"a message of type {message.type!r} is not a request")
             self._due[service] = None
             service.receive(sender, message, payload, self._reply_to(router, sender))
         except ImportError as error:

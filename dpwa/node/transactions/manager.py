@@ -354,8 +354,8 @@ class TransactionManager:
         if lost > self._lost:
             self._lost = lost
             log.warning(
-                "%s: %d of %d transactions ended without an answer for %g s: "
-                "%s may be counted twice or lost. Is the network cut? [DPWA-W013]",
+                "%s: %d of %d transactions ended without an answer for %g s, so %s may be counted "
+                "twice or lost. Check the network [DPWA-W013]",
                 self._name,
                 lost,
                 lost + counts["committed"],
