@@ -1,7 +1,7 @@
-"""The events of a run, which each node records, read from any living node, or from run logs.
+"""Records the figures and events of nodes, and reads them from living nodes or from run logs.
 
-The names below are loaded on first use, so that `import dpwa.observe` imports neither pandas nor
-matplotlib.
+`RunFrames` and `load` are imported on first use, so that `import dpwa.observe` imports neither
+pandas nor matplotlib.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events of a node and its notes of others, from two reports, and a bounded list of events."""
+"""Finds the events between two reports of a node, and keeps the newest events of the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpwa.node.report import NodeReport, PaceReport
 
 MAX_EVENTS = 500
 
-# Every kind of event, and what it means; `about` is the node that it happened to.
+# The meaning of each kind of event. "The node" is the node in `about`.
 KINDS = {
     "joined": "a connection to the node was made, or a fetch succeeded",
     "suspect": "the node does not answer the members that probe it",
@@ -37,12 +37,12 @@ class RunEvent:
     """An event of a run.
 
     Attributes:
-        time: when it was noticed, in seconds since the epoch.
-        node: the node that noticed it.
+        time: when the event was noticed, in seconds since the epoch.
+        node: the node that noticed the event.
         kind: one of `KINDS`.
-        about: the node of the event.
-        text: more about it, in words. It may be empty.
-        number: rises by one with each event of a process. 0 if it has none yet.
+        about: the node that the event is about.
+        text: details in words. May be empty.
+        number: rises by one with each event of a process. 0 if the event has no number yet.
     """
 
     time: float
@@ -53,12 +53,12 @@ class RunEvent:
     number: int = 0
 
 
-SKIPPED_SHARE = 0.25  # of the steps: processes that share cores do so now and then
+SKIPPED_SHARE = 0.25  # of the steps. Processes that share cores sometimes skip a few snapshots
 FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
 def keep_event(events: deque[RunEvent], event: RunEvent) -> None:
-    """Add an event. Of frequent kinds, only the newest of each node stays."""
+    """Add an event. Of each frequent kind, only the newest event of each node stays."""
     if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
             events.remove(old)
@@ -87,7 +87,7 @@ class EventLog:
         return [event for event in tuple(self._events) if event.number > number][:most]
 
 
-_OF_HEALTH = {
+_OF_HEALTH = {  # the kind of event for a change to each health
     "alive": "joined",
     "behind": "joined",
     "finished": "finished",
@@ -103,21 +103,21 @@ _OF_HEALTH = {
     "mistaken": "refused",
 }
 _REFUSED = {  # by the keys of a report's `refusals`
-    "unknown_key": "connections for their keys",
-    "protocol": "connections with another `security`",
+    "unknown_key": "connections with unknown keys",
+    "protocol": "connections with a different `security`",
     "broken_off": "connections that broke off, or took too long",
     "malformed": "messages that cannot be read",
-    "over_budget": "times `serving_share` was used up",
-    "forged": "messages in another node's name",
-    "revoked": "connections of keys that were removed",
-    "clogged": "floods of frames: it listens anew",
+    "over_budget": "times that `serving_share` was used up",
+    "forged": "messages in the name of another node",
+    "revoked": "connections with keys that were removed",
+    "clogged": "floods of frames, after which the node opened its port again",
 }
 _Make = Callable[..., RunEvent]
 _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "left"}
 
 
 def before_all_came(report: NodeReport) -> NodeReport:
-    """Return a first report without the present peers, because they have joined since the start."""
+    """Return a report without its present peers, so that each peer counts as newly joined."""
     absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
     return replace(report, peers=absent, pace=None)
 
@@ -128,7 +128,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
     Args:
         before: the first report.
         after: the later report.
-        time: of the later one, in seconds since the epoch.
+        time: time of the later report, in seconds since the epoch.
     """
     node = after.name
 
@@ -139,11 +139,11 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
         yield event("diverged", text="its loss or parameters are not finite")
     if (kind := _sync(after.pace)) and kind != _sync(before.pace):
         others = [] if after.pace is None else [n for n in after.pace.in_sync if n != node]
-        yield event(kind, text=f"with {', '.join(others)}" if others else "it continues by itself")
+        yield event(kind, text=f"with {', '.join(others)}" if others else "it continues alone")
     skipped = after.rounds_skipped - before.rounds_skipped
     steps = after.gossip.steps - before.gossip.steps
     if skipped > SKIPPED_SHARE * steps:
-        yield event("skipped", text=f"{skipped} of {steps} snapshots not published")
+        yield event("skipped", text=f"{skipped} of {steps} snapshots were not published")
     known = before.refusals
     for reason, count in after.refusals.items():
         if (more := count - known.get(reason, 0)) > 0:
@@ -156,7 +156,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
 
 
 def _sync(pace: PaceReport | None) -> str:
-    """Return the kind of event for how a node averages gradients, or "" if it does not."""
+    """Return `in_sync` or `out_of_sync`, or "" if the node averages no gradients, or is alone."""
     if pace is None or pace.size == 1:
         return ""
     return "out_of_sync" if pace.size == 0 else "in_sync" if pace.size else ""
@@ -168,7 +168,7 @@ def _statuses(report: NodeReport) -> dict[str, str]:
 
 def _members(was: dict[str, str], now: dict[str, str], event: _Make) -> Iterator[RunEvent]:
     for name, status in now.items():
-        is_old = name not in was and status in ("dead", "left")  # it was so before this node came
+        is_old = name not in was and status in ("dead", "left")  # before this node started
         if status in _OF_STATUS and was.get(name) != status and not is_old:
             yield event(_OF_STATUS[status], name)
 
@@ -183,7 +183,7 @@ def _peers(
             yield event("quarantined" if peer.quarantined else "released", peer.name)
         kind = _OF_HEALTH.get(peer.health)
         is_new = kind is not None and (was is None or _OF_HEALTH.get(was.health) != kind)
-        # Where there are members, they tell who has come and gone.
+        # The status of a member, and not its health, shows that the member has come or gone.
         if is_new and not (peer.name in members and kind in _OF_STATUS.values()):
             text = peer.problem if kind in ("unreachable", "silent", "left") else ""
             yield event(kind, peer.name, text)

@@ -1,4 +1,4 @@
-"""The figures of a node, in one list for histories, run logs, metrics and views."""
+"""The list of a node's figures, which histories, run logs, metrics and views have in common."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class FigureSpec:
     """One number that a node reports about itself.
 
     Attributes:
-        name: of the figure. Its unit, if it has one, is at the end.
-        kind: a `counter` only grows while a process lives, a `gauge` may change in any way.
-        text: its description.
+        name: name of the figure, with its unit at the end if it has a unit.
+        kind: a `counter` only grows while a process lives. A `gauge` may change in any way.
+        text: description of the figure.
     """
 
     name: str
@@ -102,17 +102,17 @@ NAMES = tuple(figure.name for figure in FIGURES)
 INDEX = {name: index for index, name in enumerate(NAMES)}
 COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 
-# What a node knows of another.
+# The figures that a node has of each peer.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")
 
-# Names in a run may be ever new ones: after so long, who is gone makes room for who comes.
+# After this time, a new node may replace a node that is gone, because runs may have many names.
 GONE_S = 60.0
 
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes")
 
 
 def figures_of(report: NodeReport) -> tuple[float, ...]:
-    """Return the figures of a node, in the order of `FIGURES`. NaN if unknown."""
+    """Return the figures of a node, in the order of `FIGURES`. An unknown figure is NaN."""
     gossip, pace = report.gossip, report.pace
     values: dict[str, float | None] = {
         "steps": gossip.steps,
@@ -146,7 +146,7 @@ def figures_of(report: NodeReport) -> tuple[float, ...]:
 
 
 def figures_of_peer(peer: PeerReport) -> tuple[float, ...]:
-    """Return a node's figures of a peer, in the order of `OTHER_NAMES`. NaN if unknown."""
+    """Return a node's figures of a peer, in the order of `OTHER_NAMES`. Unknown figures are NaN."""
     return _known(getattr(peer, name) for name in OTHER_NAMES)
 
 
@@ -159,11 +159,11 @@ _SECONDS = ("train_s", "publish_s", "wait_s", "merge_s")
 
 
 def scalars(report: NodeReport) -> dict[str, float]:
-    """Return all known figures, each under `dpwa/` and its name.
+    """Return all known figures. The key of a figure is `dpwa/` and its name.
 
-    In addition to those of `FIGURES` there are `dpwa/wait_share`, the share of the time so far that
-    the training thread has waited for peers, and `dpwa/staleness`, the number of updates by which
-    the last merged snapshot was behind (negative: ahead).
+    There are two more figures. `dpwa/wait_share` is the share of the time so far that the training
+    thread has waited for peers. `dpwa/staleness` is the number of updates by which the last merged
+    snapshot was behind. It is negative if the snapshot was ahead.
     """
     values = figures_of(report)
     found = dict(zip(NAMES, values, strict=True))

@@ -1,4 +1,4 @@
-"""Run logs as tables of pandas, for notebooks."""
+"""Reads run logs into pandas DataFrames, for notebooks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RunFrames:
 
     Attributes:
         nodes: a row for each node: `node`, `began`, `last` (times), `ended` (whether its log has an
-            end), `processes`, `samples` (the number in its files), `best_loss` (lowest of all).
+            `end` line), `processes`, `samples` (number in its files), `best_loss` (lowest loss).
         samples: a row for each sample: `node`, `time`, `process` (0, or more after restarts), and
             all figures of docs/watch.md. Counters continue after a restart.
         events: a row for each event: `node` (which noticed it), `time`, `kind`, `about`, `text`.
-        peers: a row for each node and other node: `node`, `peer`, `merges`, `rounds`,
+        peers: a row for each node and each of its peers: `node`, `peer`, `merges`, `rounds`,
             `merged_bytes`, `received_bytes`, `sent_bytes`, `mapped_bytes`, `health` (at the end).
         remarks: descriptions of the parts that could not be read.
     """
@@ -43,7 +43,8 @@ def load(folder: str | Path, run: int | None = None, most_samples: int = MAX_SAM
     Args:
         folder: the folder into which nodes have written with `run_log`.
         run: number of the run, from 1, if the folder has several. `None`: the newest.
-        most_samples: maximum of each node. More are thinned, evenly over time.
+        most_samples: maximum number of samples of each node. If there are more, the samples are
+            thinned, evenly over time.
 
     Raises:
         UserError: pandas is missing, the folder cannot be read, or has no run logs that this

@@ -1,4 +1,4 @@
-"""SampleHistory: samples of the last hours in bounded memory, with all of the last minutes."""
+"""SampleHistory keeps the samples of the last hours in bounded memory, more densely if newer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-EARLY = 0.9  # of a period: threads wake up a little sooner or later
+EARLY = 0.9  # share of a period after which a sample is due, because threads wake up a bit early
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ OTHER_NODE = (TENS_OF_SECONDS,)
 
 
 class Ring:
-    """The newest samples of one resolution. A sample that is too early is skipped.
+    """The newest samples at one resolution. A sample that is too early is skipped.
 
     Args:
-        resolution: of the samples.
+        resolution: density and maximum number of the samples.
         width: number of values of a sample.
     """
 
     def __init__(self, resolution: Resolution, width: int) -> None:
         self._period_s = resolution.period_s
         self._rows = np.empty((resolution.capacity, 1 + width), np.float64)
-        self._count = 0  # samples taken, with those that were overwritten
+        self._count = 0  # samples added so far, including overwritten samples
         self._due = -np.inf
 
     def add_sample(self, time: float, values: Sequence[float]) -> None:
-        """Take a sample of a time, in seconds, that is not before the last one."""
+        """Add a sample. Its time, in seconds, must not be before the time of the last sample."""
         if time < self._due:
             return
         self._due = time + EARLY * self._period_s
@@ -59,7 +59,7 @@ class Ring:
         self._count += 1
 
     def rows(self) -> Floats:
-        """Return a copy of all samples by time, shape `(samples, 1 + width)`, time first."""
+        """Return a copy of the samples by time, shape `(samples, 1 + width)`, time in column 0."""
         room = len(self._rows)
         first = 0 if self._count <= room else self._count % room
         rows: Floats = np.concatenate([self._rows[first : self._count], self._rows[:first]])
@@ -67,12 +67,12 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of the samples, in bytes."""
         return self._rows.nbytes
 
 
 class SampleHistory:
-    """Samples of one node. One thread may add to them while others read.
+    """The samples of one node. One thread may add samples while other threads read.
 
     Args:
         width: number of values of a sample.
@@ -83,13 +83,13 @@ class SampleHistory:
         self._width = width
         self._rings = [Ring(resolution, width) for resolution in resolutions]
         self._last = -np.inf
-        self._lock = threading.Lock()  # a row that is half overwritten would be of no time
+        self._lock = threading.Lock()  # so that no reader sees a half overwritten row
 
     def add_sample(self, time: float, values: Sequence[float]) -> None:
         """Add a sample. It is skipped if it is not newer than the last one.
 
         Args:
-            time: in seconds since the epoch.
+            time: time of the sample, in seconds since the epoch.
             values: the sample, with NaN for unknown values.
         """
         with self._lock:
@@ -99,11 +99,11 @@ class SampleHistory:
                     ring.add_sample(time, values)
 
     def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
-        """Return the samples after a time, oldest first, each moment at its finest resolution.
+        """Return the samples after a time, oldest first, at the finest resolution of each moment.
 
         Args:
-            time: in seconds since the epoch.
-            most: maximum number, of which the oldest are returned.
+            time: only samples after this time, in seconds since the epoch, are returned.
+            most: maximum number of samples. If there are more, the oldest are returned.
 
         Returns:
             Shape `(samples, 1 + width)`. The first column is the time.
@@ -119,7 +119,7 @@ class SampleHistory:
         return found if most is None else found[:most]
 
     def newest(self, seconds: float) -> Floats:
-        """Return the samples of the last seconds before the newest, at the finest resolution.
+        """Return the samples of the last seconds up to the newest, at the finest resolution.
 
         Returns:
             Shape `(samples, 1 + width)`, oldest first. The first column is the time.
@@ -135,5 +135,5 @@ class SampleHistory:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of the samples, in bytes."""
         return sum(ring.nbytes for ring in self._rings)

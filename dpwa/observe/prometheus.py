@@ -1,6 +1,6 @@
-"""The metrics of a node for Prometheus (the extra `metrics`), and the HTTP server that shows them.
+"""The metrics of a node for Prometheus, and their HTTP server. They need the extra `metrics`.
 
-Names and labels are as Prometheus has them; docs/watch.md has a table.
+Names and labels follow the conventions of Prometheus. docs/watch.md has a table of all metrics.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.metrics")
 
-REQUEST_TIMEOUT_S = 2.0  # of silence before a request has come, and to take its answer
+REQUEST_TIMEOUT_S = 2.0  # maximum wait for the next bytes of a request, and to send its answer
 WAITING_REQUESTS = 16
-MAX_CONNECTIONS = 64  # each of which has a thread
+MAX_CONNECTIONS = 64  # each connection has a thread
 MAX_PORTS_TRIED = 1024
-MAX_PEERS = 64  # with a name of their own
-OTHER = "other"  # all others, added up
+MAX_PEERS = 64  # peers with their own series
+OTHER = "other"  # label of the sum of all other peers
 
 _PEER_COUNTERS = ("bytes_received", "bytes_sent", "merges")
 
-PeerCounts = Mapping[str, tuple[int, ...]]  # of each peer, in the order of `_PEER_COUNTERS`
+PeerCounts = Mapping[str, tuple[int, ...]]  # by peer, values in the order of `_PEER_COUNTERS`
 
 
 def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
-    """Yield all metrics of a node; what is not known has no samples."""
+    """Yield all metrics of a node. An unknown metric has no samples."""
     from prometheus_client import core
 
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
@@ -153,23 +153,23 @@ def _counted(histogram: HistogramReport) -> tuple[list[tuple[str, float]], float
 
 
 class PeerCounters:
-    """What was counted of each peer, of which only so many have a name.
+    """The counters of each peer, for a limited number of peers. The others are summed up.
 
-    A peer has a name of its own if there was room for one when it came into view, and keeps it as
-    long as it is there. What all others are counted for is added up, and never falls.
+    A new peer gets its own series if there are fewer than `most`, and keeps the series until the
+    peer is gone. The sum over all other peers never falls.
 
     Args:
-        most: names at once.
+        most: maximum number of peers with their own series.
     """
 
     def __init__(self, most: int = MAX_PEERS) -> None:
         self._most = most
         self._named: set[str] = set()
-        self._unnamed: dict[str, tuple[int, ...]] = {}  # what was counted of them before
+        self._unnamed: dict[str, tuple[int, ...]] = {}  # their counters at the last call
         self._others: tuple[int, ...] = ()
 
     def take(self, peers: Iterable[PeerReport]) -> dict[str, tuple[int, ...]]:
-        """Return the counters of each peer in view, and of all without a name under `OTHER`."""
+        """Return the counters of the named peers, and the sum over all other peers as `OTHER`."""
         found = {peer.name: tuple(getattr(peer, key) for key in _PEER_COUNTERS) for peer in peers}
         before, self._unnamed = self._unnamed, {}
         self._named &= found.keys()
@@ -184,17 +184,17 @@ class PeerCounters:
 
     def _add(self, now: tuple[int, ...], before: tuple[int, ...] | None) -> None:
         was = before or (0,) * len(now)
-        # Who was out of view for a moment has begun again at 0.
+        # The counters of a peer start again at 0 if the peer was gone for a moment.
         grown = [new - old if new >= old else new for new, old in zip(now, was, strict=True)]
         others = self._others or (0,) * len(now)
         self._others = tuple(map(sum, zip(others, grown, strict=True)))
 
 
 class NodeCollector:
-    """Counts the metrics of a node anew whenever Prometheus asks, of what the node has counted.
+    """Computes the metrics of a node from its newest report, for each request of Prometheus.
 
     Args:
-        condition: describes the node; `None` once it is gone.
+        condition: returns the report of the node, or `None` once the node is gone.
     """
 
     def __init__(self, condition: Callable[[], NodeReport | None]) -> None:
@@ -202,7 +202,7 @@ class NodeCollector:
         self._peers = PeerCounters()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics that are known now."""
+        """Yield all metrics with known values."""
         report = self._condition()
         if report is not None:
             metrics = metrics_of(report, self._peers.take(report.peers))
@@ -210,9 +210,9 @@ class NodeCollector:
 
 
 def ports_of(config: Config, name: str) -> Sequence[int]:
-    """Return the ports on which a node may serve its metrics; it takes the first that is free.
+    """Return the ports on which a node may serve its metrics. The node uses the first free port.
 
-    One that is listed has one port; others have those after the listed ones.
+    A node in `nodes` has one port. A node that is not listed has all ports after these.
     """
     first = config.metrics.port
     names = [node.name for node in config.nodes]
@@ -225,21 +225,21 @@ def ports_of(config: Config, name: str) -> Sequence[int]:
 
 
 class MetricsServer(Closeable):
-    """Answers `GET /metrics` in threads of its own.
+    """Answers `GET /metrics` on separate threads.
 
-    A request by a name that is not of this machine is refused, because a web page of elsewhere
-    could read the metrics through a name of its own. The server ends with the node, whether the
-    node is closed or forgotten.
+    The server refuses requests with a `Host` that is no name of this machine. Otherwise a web page
+    could read the metrics through its own host name (DNS rebinding). The server stops when the node
+    is closed or garbage-collected.
 
     Args:
-        node: whose metrics.
+        node: the node of the metrics.
 
     Raises:
         UserError: prometheus_client is not installed.
         AddressError: there is no port to listen on.
 
     Attributes:
-        url: where the metrics are.
+        url: address of the metrics.
     """
 
     def __init__(self, node: Node) -> None:
@@ -258,18 +258,18 @@ class MetricsServer(Closeable):
         log.info("%s: metrics at %s", node.name, self.url)
 
     def report(self) -> JsonObject:
-        """Say where they are, for `dpwa status --json`."""
+        """Return the address of the metrics, for `dpwa status --json`."""
         return {"url": self.url}
 
     def close(self) -> None:
-        """Stop answering; idempotent, takes seconds at the very most."""
+        """Stop the server. This is idempotent, and takes at most some seconds."""
         self._end()
 
 
 class _Server(ThreadingTCPServer):
-    """Has a thread for each connection, as a slow client must not hold up a scrape.
+    """Has a thread for each connection, so that a slow client does not delay other scrapes.
 
-    It knows of no node. The server of http.server would ask for the full name of the host.
+    It holds no reference to the node. The server of http.server would look up the host's full name.
     """
 
     daemon_threads = True
@@ -282,11 +282,11 @@ class _Server(ThreadingTCPServer):
         self.socket = listener
         self.collector = collector
         self.names = names
-        self.encoding = threading.Lock()  # so that one thread alone competes with the training
-        self._open: dict[Any, None] = {}  # connections, the oldest first
+        self.encoding = threading.Lock()  # so that only one thread competes with the training
+        self._open: dict[Any, None] = {}  # open connections, oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread. If there are too many connections, break off the oldest."""
+        """Answer on a new thread. If there are too many connections, close the oldest."""
         if len(self._open) >= MAX_CONNECTIONS:
             _break_off(*list(self._open)[:1])
         self._open[request] = None
@@ -297,10 +297,10 @@ class _Server(ThreadingTCPServer):
         self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        log.debug("a request for metrics came to nothing", exc_info=True)
+        log.debug("a request for metrics failed", exc_info=True)
 
     def stop(self) -> None:
-        """End now, whatever a client does."""
+        """Stop at once, regardless of open connections."""
         _break_off(self.socket)  # wakes `serve_forever`
         self.shutdown()
         self.server_close()
@@ -310,12 +310,12 @@ class _Server(ThreadingTCPServer):
 class _Request(BaseHTTPRequestHandler):
     server: _Server
     timeout = REQUEST_TIMEOUT_S
-    default_request_version = "HTTP/1.0"  # even an answer to nonsense says what it is
+    default_request_version = "HTTP/1.0"  # for a status line in each answer
     server_version, sys_version = "dpwa", ""
 
     def do_GET(self) -> None:
         if not _is_of_this_machine(self.headers.get("Host"), self.server.names):
-            explain = "Ask by an address, or by the name of this machine."
+            explain = "Use an IP address or a name of this machine in the URL."
             self.send_error(HTTPStatus.FORBIDDEN, explain=explain)
         elif self.path.partition("?")[0] != "/metrics":
             self.send_error(HTTPStatus.NOT_FOUND, explain="The metrics are at /metrics.")
@@ -330,13 +330,13 @@ class _Request(BaseHTTPRequestHandler):
 
         try:
             encode, kind = choose_encoder(self.headers.get("Accept") or "")
-        except (TypeError, ValueError):  # it asks for a version that is none
+        except (TypeError, ValueError):  # the request names an invalid version
             encode, kind = choose_encoder("")
         try:
             with self.server.encoding:
                 body = encode(self.server.collector)
         except Exception:
-            log.exception("the metrics could not be told; the node goes on [DPWA-W067]")
+            log.exception("the metrics could not be collected. The node continues [DPWA-W067]")
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="See the log.")
             return
         self.send_response(HTTPStatus.OK)
@@ -347,7 +347,7 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
-    """Tell whether a `Host` is an address or one of the names; browsers always send one."""
+    """Return whether a `Host` is absent (no browser), an IP address, or one of the names."""
     if host is None:
         return True
     with suppress(ValueError):
@@ -357,30 +357,30 @@ def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
 
 
 def _listening(host: str, ports: Sequence[int]) -> socket.socket:
-    """Listen on the first port that is free.
+    """Return a socket that listens on the first free port.
 
     Raises:
-        AddressError: none is, or the host is not of this machine.
+        AddressError: no port is free, or this machine does not have the host.
     """
     for port in ports:
         try:
             return listening(host, port, WAITING_REQUESTS)
         except UnicodeError:
-            reason = f"{host}: not a host name"
+            reason = f"{host}, because this is not a valid host name"
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
-            reason = f"{_authority(host, port)}: {error.strerror}"
+            reason = f"{_authority(host, port)} ({error.strerror})"
         raise AddressError(f"metrics: cannot listen on {reason} [DPWA-E254]")
     which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} on"
     raise AddressError(
-        f"metrics: {which} of {host} is taken: set `metrics: {{port: ...}}` to another one, or to "
-        "0 for any [DPWA-E253]"
+        f"metrics: {which} of {host} is in use. Set `metrics: {{port: ...}}` to a free port, or to "
+        "0 for any free port [DPWA-E253]"
     )
 
 
 def _break_off(*connections: socket.socket) -> None:
-    """Wake the threads that wait for these sockets."""
+    """Shut down these sockets, so that the threads that wait for them wake up."""
     for connection in connections:
         with suppress(OSError):  # it is closed
             connection.shutdown(socket.SHUT_RDWR)

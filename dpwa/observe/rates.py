@@ -1,4 +1,4 @@
-"""Rates of a node over its last samples, as pure functions."""
+"""Pure functions that compute the rates of a node from its last samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dpwa.observe.figures import COUNTERS, INDEX
 from dpwa.observe.history import Floats, SampleHistory
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
-ENOUGH_STEPS = 10  # to tell a rate by: with two or three, chance decides
-MISSED_STEPS = 3.0  # after as many times the usual step without one, nothing moves any more
+ENOUGH_STEPS = 10  # a rate needs this many steps, because over fewer steps it varies by chance
+MISSED_STEPS = 3.0  # after this many times the usual step time without a step, a node stands still
 _SPENT = [1 + INDEX[f"{activity}_s"] for activity in ACTIVITIES]
 _FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
@@ -22,17 +22,17 @@ class Rates:
     """The speed of a node, over some seconds. Unknown rates are `None`.
 
     Attributes:
-        seconds: from the first to the last sample.
-        steps_per_s: training steps.
-        step_train_s: seconds of training in a step, without gossip.
-        merges_per_s: merges.
-        rounds_per_s: rounds of `together`.
-        shares: of the time, by activity (`ACTIVITIES`), from 0 to 1.
-        received_per_s: bytes of payload.
-        sent_per_s: bytes of payload.
-        mapped_per_s: bytes read from the memory of peers.
-        staleness: mean updates that merged snapshots were behind.
-        idle_s: from the last step that was seen, or the first sample, to the last sample.
+        seconds: seconds from the first to the last sample.
+        steps_per_s: training steps per second.
+        step_train_s: mean seconds of training in a step, without gossip.
+        merges_per_s: merges per second.
+        rounds_per_s: rounds of `together` per second.
+        shares: share of the time that each activity takes (`ACTIVITIES`), from 0 to 1.
+        received_per_s: bytes of payload received per second.
+        sent_per_s: bytes of payload sent per second.
+        mapped_per_s: bytes per second read from the memory of peers.
+        staleness: mean number of updates by which merged snapshots were behind.
+        idle_s: seconds from the last known step, or from the first sample, to the last sample.
     """
 
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class Rates:
 
     @property
     def wait(self) -> float | None:
-        """Share of the time waiting for peers."""
+        """Share of the time that the node waits for peers."""
         return None if self.shares is None else self.shares["wait"]
 
 
@@ -57,10 +57,10 @@ UNKNOWN = Rates()
 
 
 def rates_of(rows: Floats) -> Rates:
-    """Return the rates over samples of one node, those after its last restart.
+    """Return the rates over the samples of one node since its last restart.
 
     Args:
-        rows: shape `(samples, 1 + len(FIGURES))`, time first, in order of time.
+        rows: samples in order of time, shape `(samples, 1 + len(FIGURES))`, time first.
     """
     rows = since_restart(rows)
     if len(rows) < 2:
@@ -90,12 +90,12 @@ def rates_of(rows: Floats) -> Rates:
 def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = True) -> Rates:
     """Return the rates over the last seconds, or over a longer time if steps take long.
 
-    If the counters have stopped, they are the rates since the last step.
+    If the counters have stopped, the rates cover the time since the last step.
 
     Args:
-        history: of the figures of one node.
-        window_s: the time over which rates are taken, if there were enough steps.
-        trains: whether the node has not taken its last step, as far as is known.
+        history: the figures of one node.
+        window_s: the time that the rates cover, if it has enough steps.
+        trains: whether the node still takes steps, as far as is known.
     """
     rows = since_restart(history.newest(math.inf))
     if not len(rows):
@@ -110,39 +110,39 @@ def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = T
     if still[-1, 0] - still[0, 0] >= patience_s:
         found = rates_of(still)
     if not trains:
-        found = replace(found, shares=None)  # of nothing
+        found = replace(found, shares=None)  # the node spends no time on steps
     return replace(found, idle_s=_idle_s(rows) if len(rows) > 1 else 0.0)
 
 
 def _ratio(value: float, by: float) -> float | None:
-    """Return a quotient, or `None` if there is none, or a counter fell."""
+    """Return `value / by`, or `None` if it is undefined or a counter fell."""
     return value / by if by > 0.0 and 0.0 <= value < math.inf and by < math.inf else None
 
 
 def _last_step(rows: Floats) -> int:
     """Return the index of the first sample after the last step."""
     steps = rows[:, 1 + INDEX["steps"]]
-    moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN, where it is not told, equals nothing
+    moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN (unknown) equals nothing
     return int(moved[-1]) + 1 if len(moved) else 0
 
 
 def _idle_s(rows: Floats) -> float:
     began = _last_step(rows)
     seconds = float(rows[-1, 0] - rows[began, 0])
-    # Nothing is spent after the last step of a training: who waits for others then has ended.
+    # No activity takes time after the last step of a training, so such a node is not idle.
     spent = sum(rows[-1, _SPENT].tolist()) - sum(rows[began, _SPENT].tolist())
     return seconds if math.isnan(spent) else min(seconds, spent)
 
 
 def since_restart(rows: Floats) -> Floats:
-    """Return the samples of the newest process, as counters begin at 0 with each process."""
+    """Return the samples of the newest process, because counters start at 0 in each process."""
     counters = rows[:, [1 + INDEX[name] for name in _FALLS_WITH_RESTART]]
     fell = np.nonzero(np.any(counters[1:] < counters[:-1], axis=1))[0]
     return rows[fell[-1] + 1 :] if len(fell) else rows
 
 
 def latest(rows: Floats, name: str) -> float | None:
-    """Return the newest value of a figure, or `None` if it is not known. It may be infinite."""
+    """Return the newest value of a figure, or `None` if it is unknown. It may be infinite."""
     if not len(rows):
         return None
     value = float(rows[-1, 1 + INDEX[name]])

@@ -1,4 +1,4 @@
-"""Recorder keeps the events and samples of a node, to be asked for, and can log them."""
+"""Recorder keeps the events and samples of a node, sends them on request, and can log them."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ log = logging.getLogger("dpwa.observe")
 
 PERIOD_S = 1.0
 EARLY_S = 0.02
-# A sample of thousands of peers takes milliseconds, so a node with many peers takes fewer samples.
-# Its log must not get 4 s old: the report takes the node for dead then, if others do not reach it.
-PEERS_PER_S = 512  # described by samples
+# Samples with thousands of peers take milliseconds, so nodes with many peers take fewer samples.
+# But if a log gets no line for 4 s, and other nodes cannot reach the node, it counts as lost.
+PEERS_PER_S = 512  # maximum number of peers that samples describe per second
 MAX_PERIOD_S = 3.0
-MAX_OTHERS = 256  # nodes of which a history is kept
-MAX_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
-MAX_EVENTS_TOLD = 200  # likewise
-MAX_PEERS = 512  # in one answer
-MAX_AWAITED = 16  # likewise, of those who are waited for at the end
-MAX_TEXT_CHARS = 500  # characters of what was wrong with the end
-MAX_ONLOOKERS = 64  # who are told that the node ends: those who have asked last
+MAX_OTHERS = 256  # peers with a history
+MAX_SAMPLES = 800  # samples in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
+MAX_EVENTS_TOLD = 200  # events in one answer
+MAX_PEERS = 512  # peers in one answer
+MAX_AWAITED = 16  # in one answer, peers for which the node waits in `finish`
+MAX_TEXT_CHARS = 500  # characters of the problem of the end
+MAX_ONLOOKERS = 64  # commands that get a last answer when the node ends: those that asked last
 SCHEMA = 1
 
 
 class NodeRecord(Service):
-    """The record of a node, as a service that takes samples and sends them.
+    """The record of a node, as a service that takes samples and sends them on request.
 
-    It takes one every second. With more than `PEERS_PER_S` peers it takes fewer, but at least one
-    in `MAX_PERIOD_S`.
+    The service takes a sample every second. With more than `PEERS_PER_S` peers it takes fewer
+    samples, but at least one every `MAX_PERIOD_S`.
 
     Args:
-        condition: describes the node. `None` once it is gone.
-        wall: seconds since the epoch.
-        log: the log into which it also writes.
+        condition: returns the report of the node, or `None` once the node is gone.
+        wall: returns the seconds since the epoch.
+        log: the run log into which the service also writes.
     """
 
     handles = (AskHistory,)
@@ -66,15 +66,15 @@ class NodeRecord(Service):
         self._wall = wall
         self._log = log
         self._started = wall()
-        self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
+        self._lock = threading.Lock()  # any thread may take a sample
         self._ticked_at, self._period_s = -math.inf, PERIOD_S
         self._latest: NodeReport | None = None
         self._own = SampleHistory(len(NAMES))
         self._others: dict[str, SampleHistory] = {}
         self._events = EventLog()
-        self._problem = ""  # of the log, at the last sample
-        self._onlookers: dict[bytes, tuple[AskHistory, Reply]] = {}  # what each has asked last
-        self._ended: str | None = None  # what was wrong with its end; `None`: it has not ended
+        self._problem = ""  # the problem of the log at the last sample
+        self._onlookers: dict[bytes, tuple[AskHistory, Reply]] = {}  # the last request of each
+        self._ended: str | None = None  # the problem of the end. `None`: the node has not ended
 
     def tick(self, now: float) -> bool:
         """Take a sample if it is time."""
@@ -91,7 +91,7 @@ class NodeRecord(Service):
                 self._take(report)
 
     def write_end(self) -> None:
-        """Take the last sample, and log the merges by peer, and how the node has ended."""
+        """Take the last sample, and log the totals with each peer and the problem of the end."""
         if self._log is None and not self._onlookers:
             return
         self._ended = self._problem_of_end()
@@ -106,8 +106,8 @@ class NodeRecord(Service):
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
-        """Tell the commands that watch this node that it ends. Of the last node, no peer can."""
-        if self._onlookers and self._ended is None:  # the program has ended without closing it
+        """Send a last answer to the commands that watch this node, because peers may be gone."""
+        if self._onlookers and self._ended is None:  # the program did not close the node
             self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
             self._answer(message, reply)
@@ -134,7 +134,7 @@ class NodeRecord(Service):
         return {"problem": f"the run log cannot be written ({self._problem})" * bool(self._problem)}
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:
-        """Answer with the samples and events after the requested ones."""
+        """Answer with the samples and events that are newer than the request says."""
         if not message.of:
             self._onlookers.pop(sender, None)
             self._onlookers[sender] = message, reply
@@ -182,16 +182,14 @@ class NodeRecord(Service):
             self._others[name].add_sample(at, values)
 
     def _long_gone(self, at: float, peers: Sequence[PeerReport]) -> Iterator[str]:
-        """Yield the gone nodes that make room for others, in the order in which they left."""
+        """Yield the peers that have been gone for `GONE_S`, the longest gone first."""
         there = {peer.name for peer in peers if not peer.is_gone}
         last = {name: other.last for name, other in self._others.items() if name not in there}
         gone = [name for name, last_at in last.items() if at - last_at >= GONE_S]
         yield from sorted(gone, key=last.__getitem__)
 
     def _has_room(self, long_gone: Iterator[str]) -> bool:
-        """Return whether one more history may be kept. If needed, drop that of the longest gone
-        node.
-        """
+        """Return whether one more history fits. The longest gone peer makes room if needed."""
         if len(self._others) < MAX_OTHERS:
             return True
         longest = next(long_gone, None)
@@ -202,22 +200,22 @@ class NodeRecord(Service):
 
 
 def wall_from(runtime: Runtime) -> Callable[[], float]:
-    """Return a clock of seconds since the epoch, which continues with the monotonic clock.
+    """Return a clock of seconds since the epoch, which advances with the monotonic clock.
 
-    Otherwise samples would be lost, or have a wrong time, when the machine's clock is set.
+    So no sample is lost or gets a wrong time if the machine's clock is set.
     """
     wall, began = runtime.wall_time(), runtime.now()
     return lambda: wall + runtime.now() - began
 
 
 class Recorder(Closeable):
-    """Records the samples and events of a node, as long as it lives.
+    """Records the samples and events of a node until the node is closed.
 
     Args:
         node: the node to record.
 
     Raises:
-        UserError: the folder of the run log cannot be written to.
+        UserError: the folder of the run log is not writable.
     """
 
     def __init__(self, node: Node) -> None:
@@ -233,7 +231,7 @@ class Recorder(Closeable):
         node.describe("run_log", self.record.report)
 
     def close(self) -> None:
-        """Note how the node has ended, for the run log and for watchers. This is idempotent."""
+        """Record the end of the node, for the run log and for watching commands. Idempotent."""
         if os.getpid() == self._owner:
             with self._runtime.uninterrupted():
                 self.record.write_end()
@@ -246,7 +244,7 @@ def _packed(history: SampleHistory, since: float) -> bytes:
 
 
 def identity_of(report: NodeReport) -> JsonObject:
-    """Return which node, of which process, says something."""
+    """Return the fields of a report that identify the node and its process."""
     return {key: getattr(report, key) for key in IDENTITY}
 
 
@@ -255,7 +253,7 @@ def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _ending(ending: EndingReport | None) -> list[Any] | None:
-    """Return whether a node has finished, and the nodes it waits for. `None` while it trains."""
+    """Return whether a node has finished, and the peers it waits for. `None` while it trains."""
     return None if ending is None else [ending.is_over, ending.waits_for[:MAX_AWAITED]]
 
 

@@ -1,4 +1,4 @@
-"""The rows of a view, one for each node of a run, with its problems."""
+"""Turns a view of a run into rows, one for each node, with the problems of the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.run_view import Followed, RunView
 from dpwa.observe.verdicts import LOST, MIN_WINDOW_S, Condition, NodeVerdict, verdicts
 
-WINDOW_S = 10.0  # over which rates are taken
+WINDOW_S = 10.0  # the time that rates cover
 
 
 @dataclass(frozen=True)
@@ -21,28 +21,27 @@ class NodeRow:
     """One node of a run, as views show it.
 
     Attributes:
-        name: of the node.
-        state: `live`, `finishing` (it has taken its last step, and waits for others or averages
-            with them), `finished`, `silent` (it no longer answers), `left` (it has ended without
-            finishing) or `unknown` (no sign of it yet).
-        through: the node that reports about it, if it has never answered itself, else empty.
-        loss: its newest loss. Infinite once it has diverged, `None` if not known.
-        clock: training clock.
-        steps: training steps so far, in this process.
-        consensus_distance: to the peer that it merged last. 0 while it is in sync.
-        score: mean score from the flow control of its peers, up to 1000. `None` if it is absent.
-        rates: over the last seconds. Unknown while it does not answer.
+        name: name of the node.
+        state: `live`, `finishing` (the node has taken its last step, and is still in `finish`),
+            `finished`, `silent` (it no longer answers), `left` (it ended without `finish`) or
+            `unknown` (there is no report about the node yet).
+        through: the node that reports about this node, if this node has never answered. Or empty.
+        loss: newest loss. Infinite once the node has diverged. `None` if it is unknown.
+        clock: training clock of the node.
+        steps: training steps of this process so far.
+        consensus_distance: distance from the last merged peer. 0 while the node is in sync.
+        score: mean of the scores that peers give the node, up to 1000. `None` if it is absent.
+        rates: rates over the last seconds. Unknown while the node does not answer.
         verdicts: the problems of the node.
-        losses: the newest, oldest first, at most one a second. NaN if there is none.
-        problem: why it does not answer, in words. Empty while it does, or if it is unknown.
-        waits_for: names of the nodes that it waits for while it is finishing.
-        averages: whether it averages gradients with others, as `together` does.
-        in_sync: names of the nodes that do so together, its own among them. Empty if it has no
-            part.
-        out_of_sync_s: seconds since it has no part, while it trains. `None`: it is in sync, or
-            averages no gradients.
-        merges: so far, in this process. `None` if not known.
-        mapped_bytes: likewise, read from the memory of peers.
+        losses: the newest losses, oldest first, at most one per second. Unknown losses are NaN.
+        problem: why the node does not answer, in words. Empty if it answers, or if unknown.
+        waits_for: names of the nodes that this node waits for while it is finishing.
+        averages: whether the node averages gradients with others, as `together` does.
+        in_sync: names of the nodes in sync, with this node. Empty if this node is out of sync.
+        out_of_sync_s: seconds since the node got out of sync. `None`: the node is in sync, or
+            averages no gradients, or does not train.
+        merges: merges of this process so far. `None` if unknown.
+        mapped_bytes: bytes that this process has read from the memory of peers. `None` if unknown.
     """
 
     name: str
@@ -66,12 +65,12 @@ class NodeRow:
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
-    """Return a row for each node, in the order in which they were found.
+    """Return a row for each node, in the order in which the nodes were found.
 
     Args:
-        view: of the run.
-        window_s: the time over which rates are taken.
-        losses: maximum number of the newest losses in a row.
+        view: the view of the run.
+        window_s: the time that rates cover, in seconds.
+        losses: maximum number of losses in a row.
     """
     said = _said(view)
     newest = {node.name: node.history.newest(0.0) for node in view.nodes}
@@ -132,25 +131,25 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
 def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
     """Return the figures that no node has, each with the reason in words.
 
-    The reason is empty where the figure has no meaning, such as rounds of an algorithm without any.
+    The reason is empty if the figure has no meaning in this run, such as rounds without `together`.
     """
     averages, merges = any(row.averages for row in rows), any(row.merges for row in rows)
     found = {} if averages else {"rounds": ""}
     if not any(row.mapped_bytes for row in rows):
         found["mapped"] = ""
     if max((row.rates.seconds for row in rows), default=0.0) < MIN_WINDOW_S:
-        return found  # more may come
+        return found  # other figures may follow
     if not trains(rows):
         none = ("loss", "clock", "steps", "wait", "rounds", "merges", "staleness", "distance")
         return dict.fromkeys(none, "no node has taken a training step") | found
     if all(row.loss is None for row in rows):
-        found["loss"] = "no node has reported a loss, such as by update_send(loss)"
+        found["loss"] = "no node has passed a loss to update_send or step"
     if not merges:
-        in_sync = "nodes in sync merge no snapshots" if averages else "nothing was merged yet"
+        in_sync = "nodes in sync merge no snapshots" if averages else "no snapshot was merged yet"
         found |= {"staleness": in_sync} | ({"merges": in_sync} if averages else {})
     if all(row.consensus_distance is None for row in rows):
-        measure = "adapters for PyTorch measure it at a merge, DpwaConnection does not"
-        found["distance"] = measure if merges else "it is measured at a merge, and none was made"
+        measure = "only the adapters for PyTorch measure this distance, at each merge"
+        found["distance"] = measure if merges else "merges measure it, and there was no merge yet"
     return found
 
 
@@ -160,9 +159,9 @@ def trains(rows: Sequence[NodeRow]) -> bool:
 
 
 def groups(rows: Sequence[NodeRow]) -> list[tuple[str, ...]]:
-    """Return the nodes that average gradients together. Usually this is one group, or none.
+    """Return the groups of nodes that average gradients together. Usually there is at most one.
 
-    A node is in the group that most nodes report, because they report at different moments.
+    Nodes report at different moments. So if reports differ, the most frequent report counts.
     """
     told = Counter(row.in_sync for row in rows if len(row.in_sync) > 1 and row.state == "live")
     found: list[tuple[str, ...]] = []
@@ -173,7 +172,7 @@ def groups(rows: Sequence[NodeRow]) -> list[tuple[str, ...]]:
 
 
 def _averages(node: Followed) -> bool:
-    """Whether a node trains, and averages gradients or would."""
+    """Return whether a node trains, and averages gradients, even if it is alone."""
     return node.sync is not None and node.ending is None
 
 
@@ -181,10 +180,10 @@ def _averages(node: Followed) -> bool:
 class _Said:
     """The reports of other nodes about a node."""
 
-    health: dict[str, str] = field(default_factory=dict)  # or its status, by who says so
+    health: dict[str, str] = field(default_factory=dict)  # health or status, by the reporter's name
     scores: list[int] = field(default_factory=list)
     quarantined_by: list[str] = field(default_factory=list)
-    heard_s: float | None = None  # since any of them has heard of it
+    heard_s: float | None = None  # seconds since the node's last message to any of them
 
 
 def _said(view: RunView) -> dict[str, _Said]:
@@ -211,7 +210,7 @@ def _said(view: RunView) -> dict[str, _Said]:
 
 
 def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
-    """Fill in the report of a different node about one that has never answered here."""
+    """Return a row with another node's report, for a node that has never answered here."""
     told = node.told.newest(math.inf)
     if not len(told):
         return row
@@ -220,7 +219,7 @@ def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
 
 
 def _end(node: Followed, said: _Said) -> str:
-    """Return how a node that does not answer has ended: `finished`, `left`, or ""."""
+    """Return the end of a node that does not answer: `finished`, `left`, or "" if unknown."""
     if not node.silent_s:
         return ""
     end, health = node.answer.end if node.answer else "", set(said.health.values())
@@ -233,7 +232,7 @@ def _end(node: Followed, said: _Said) -> str:
 
 
 def _problem(node: Followed, said: _Said) -> str:
-    """Return why a node does not answer, or the problem of its end if it has left."""
+    """Return why a node does not answer, or the problem of its end if the node has ended."""
     if _end(node, said):
         return "" if node.answer is None else node.answer.ended or ""
     return node.problem

@@ -1,8 +1,7 @@
-"""RunLog: the record of a node in a file with lines of JSON. docs/watch.md has the schema.
+"""RunLog writes the record of a node into a file with lines of JSON. docs/watch.md has the schema.
 
-Each line is written by one call, at the end of the file, so that a process that is killed leaves
-whole lines and at most one that is torn. A separate thread writes, so that a slow disk delays no
-other thread.
+One system call appends each line, so that a killed process leaves at most one incomplete line. A
+separate thread writes, so that a slow disk delays no other thread.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from dpwa.types import JsonObject
 RUN_LOG_VERSION = 1
 SUFFIX = ".jsonl"
 PEERS_EVERY_S = 10.0
-MAX_WAITING = 10_000  # lines, while the disk does not answer
+MAX_WAITING = 10_000  # lines that wait while the disk does not answer
 CLOSE_TIMEOUT_S = 5.0
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -55,17 +54,17 @@ _PEER_FIGURES = (
 
 
 class RunLog(Closeable):
-    """The file of one process of a node.
+    """The run log of one process of a node.
 
     Args:
-        folder: of the run. It is made if it is missing.
+        folder: the folder of the run. It is created if it is missing.
         told: contents of the first line about the node: name, host, pid and more.
 
     Raises:
-        UserError: the folder, or a file in it, cannot be made.
+        UserError: the folder, or a file in it, cannot be created.
 
     Attributes:
-        path: of the file.
+        path: path of the log file.
     """
 
     def __init__(self, folder: str, told: JsonObject) -> None:
@@ -92,13 +91,13 @@ class RunLog(Closeable):
     def write_sample(
         self, at: float, values: Sequence[float], report: NodeReport, events: Iterable[RunEvent]
     ) -> None:
-        """Write down a sample, the events since the one before, and now and then the peers.
+        """Log a sample, the events since the previous sample, and every 10 s the peers.
 
         Args:
             at: seconds since the epoch.
-            values: in the order of `NAMES`.
-            report: of the node.
-            events: oldest first.
+            values: the figures, in the order of `NAMES`.
+            report: the report of the node.
+            events: the new events, oldest first.
         """
         self._put({"type": "sample", "time": at, **dict(zip(NAMES, values, strict=True))})
         for event in events:
@@ -109,22 +108,22 @@ class RunLog(Closeable):
             self.write_peers(at, report)
 
     def write_peers(self, at: float, report: NodeReport) -> None:
-        """Log the merges by peer so far, and the histograms."""
+        """Log the totals with each peer since the start, and the histograms."""
         peers = {p.name: {name: getattr(p, name) for name in _PEER_FIGURES} for p in report.peers}
         counted = {name: vars(getattr(report.gossip, name)) for name in ("waits", "staleness")}
         self._put({"type": "peers", "time": at, **counted, "peers": peers})
 
     def take_problem(self) -> str:
-        """Return why lines could not be written since the last call, or "" if they could."""
+        """Return the problem of writing since the last call, or "" if there was none."""
         problem, self._problem = self._problem, ""
         return problem
 
     def write_end(self, problem: str) -> None:
-        """Log that the node was closed, and the problem of its end, or ""."""
+        """Log that the node was closed. `problem` is the problem of its end, or ""."""
         self._put({"type": "end", "time": time.time(), "problem": problem})
 
     def close(self) -> None:
-        """Write the waiting lines, and end. This is idempotent, and takes at most some seconds."""
+        """Write the waiting lines, and stop. This is idempotent, and takes at most some seconds."""
         if self._thread.is_alive():
             with contextlib.suppress(queue.Full):  # the disk does not answer
                 self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -135,15 +134,15 @@ class RunLog(Closeable):
         try:
             self._lines.put_nowait(text.encode() + b"\n")
         except queue.Full:
-            self._problem = "the disk does not answer: lines were dropped"
+            self._problem = "the disk does not answer, so lines were dropped"
 
     def _write_all(self) -> None:
         try:
             while (line := self._lines.get()) is not None:
                 try:
                     if os.write(self._file, line) < len(line):
-                        self._problem = "the disk has taken a part of a line only"
-                        os.write(self._file, b"\n")  # which tears this line, and not the next
+                        self._problem = "the disk has stored only a part of a line"
+                        os.write(self._file, b"\n")  # so that the next line is complete
                 except OSError as error:
                     self._problem = error.strerror or str(error)
         finally:
@@ -151,7 +150,7 @@ class RunLog(Closeable):
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can have it: NaN is null, infinity is text."""
+    """Return a value that JSON can express. NaN becomes null, and infinity becomes text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
@@ -172,9 +171,9 @@ def told_of_run(config: Config) -> JsonObject:
 
 
 def run_id(environ: Mapping[str, str]) -> str:
-    """Return an id that all processes of a run have in common, and no other run, or "".
+    """Return an id that is the same in all processes of one run, or "" if there is none.
 
-    It is the id of `dpwa launch`, or of the user, or else of the launcher of the processes.
+    The id comes from `dpwa launch` or the user (`DPWA_RUN_ID`), or else from the launcher.
     """
     job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
@@ -182,7 +181,7 @@ def run_id(environ: Mapping[str, str]) -> str:
         environ.get("DPWA_RUN_ID", "").strip()
         or (f"slurm-{job}.{step}" if job and step else "")
         or environ.get("SKYPILOT_TASK_ID", "")
-        or (elastic if _UUID.fullmatch(elastic) else "")  # others are often used again
+        or (elastic if _UUID.fullmatch(elastic) else "")  # other ids are often reused
     )
 
 
@@ -193,9 +192,9 @@ def cluster_id(config: Config) -> str:
 
 
 def settings_told(config: Config) -> JsonObject:
-    """Return the settings that a run log may contain: no addresses, no files, no keys.
+    """Return the settings that a run log may contain, without addresses, files and keys.
 
-    Options of methods of plugins may be any of these, so they are left out.
+    The options of plugins' methods are left out, because they may contain any of these.
     """
     hidden = {"nodes", *OF_REAL_RUNS}
     told = config.to_mapping().items()
@@ -203,7 +202,7 @@ def settings_told(config: Config) -> JsonObject:
 
 
 def _may_be_told(key: str) -> bool:
-    """Return whether a key is no method, or a method of dpwa whose options are no files."""
+    """Return `False` for the methods of plugins, and for methods whose options are files."""
     found = method(key)
     if found is None:
         return True

@@ -1,4 +1,4 @@
-"""The contents of the run logs of one run, per node, in bounded memory."""
+"""The contents of the logs of one run, for each node, in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class ProcessLog:
     """The log of one process of a node.
 
     Attributes:
-        path: of the file.
-        nbytes: its size.
-        name: of the node.
-        told: contents of its first line about the node, or of its file name if that line is
+        path: path of the file.
+        nbytes: size of the file in bytes.
+        name: name of the node.
+        told: contents of the first line about the node, or of the file name if that line is
             damaged.
-        host: where it ran. Empty if its log does not have it.
-        began: when the process began, in seconds since the epoch.
-        last: when it wrote its last line.
-        ended: whether that is an end line.
-        problem: the problem in that line, or "".
-        run: the id of the run. Empty if it has none.
+        host: host of the process. Empty if the log does not contain the host.
+        began: time when the process began, in seconds since the epoch.
+        last: time of the last line, in seconds since the epoch.
+        ended: whether the last line is an `end` line.
+        problem: the problem in the `end` line, or "".
+        run: id of the run. Empty if the run has none.
         cluster: digest of the list of nodes. Empty if the nodes are not listed.
     """
 
@@ -50,16 +50,16 @@ class ProcessLog:
 
 @dataclass
 class Exchanged:
-    """A node's merges from a different node, and their traffic, in all of its processes.
+    """A node's merges of one peer, and its traffic with the peer, over all processes of the node.
 
     Attributes:
         merges: number of merges.
-        merged_bytes: of snapshots, mapped or received.
-        received_bytes: of payload from it.
-        sent_bytes: of payload to it.
-        mapped_bytes: bytes read from its memory.
-        rounds: of gradients that were averaged with it (`together`).
-        health: of the other at the end, in this node's opinion. Empty if it is not known.
+        merged_bytes: bytes of merged snapshots, mapped or received.
+        received_bytes: bytes of payload from the peer.
+        sent_bytes: bytes of payload to the peer.
+        mapped_bytes: bytes read from the memory of the peer.
+        rounds: rounds in which the node averaged gradients with the peer (`together`).
+        health: health of the peer in the node's last report. Empty if it is unknown.
     """
 
     merges: int = 0
@@ -73,12 +73,12 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class BestLoss:
-    """The lowest loss of a node, of all its samples.
+    """The lowest loss in all samples of a node.
 
     Attributes:
-        loss: the loss.
-        time: when, in seconds since the epoch.
-        steps: the number of steps that the node had taken until then.
+        loss: the lowest loss.
+        time: time of the sample, in seconds since the epoch.
+        steps: number of steps that the node had taken at this time.
     """
 
     loss: float
@@ -91,18 +91,18 @@ class NodeLog:
     """The contents of the files of one node.
 
     Attributes:
-        name: of the node, in printable form.
-        told: the contents of the first line of its newest file.
-        processes: in order of time. If there are several, it was restarted.
-        rows: samples, shape `(samples, 1 + len(FIGURES))`, time first. Counters continue those of
-            the process before. An unknown figure is NaN.
-        process: of each sample, shape `(samples,)`: its index in `processes`.
-        sample_count: number of samples in the files. If they were thinned, there are fewer rows.
+        name: name of the node, in printable form.
+        told: the contents of the first line of the newest file.
+        processes: in order of time. There are several if the node was restarted.
+        rows: samples, shape `(samples, 1 + len(FIGURES))`, time first. After a restart, counters
+            continue from the previous process. An unknown figure is NaN.
+        process: index in `processes` of each sample, shape `(samples,)`.
+        sample_count: number of samples in the files. `rows` has fewer if the samples were thinned.
         best: lowest loss, or `None` if no loss is known.
         events: oldest first, at most some hundred of each kind.
-        event_counts: of all events, by kind.
-        exchanged: by name of the other node.
-        staleness: of the merged snapshots, in updates. `None` if it is not known.
+        event_counts: number of all events, by kind.
+        exchanged: merges and traffic with each peer, by its name.
+        staleness: histogram of the merged snapshots, in updates. `None` if it is unknown.
     """
 
     name: str
@@ -119,7 +119,7 @@ class NodeLog:
 
     @property
     def times(self) -> Floats:
-        """When the samples were taken, in seconds since the epoch, shape `(samples,)`."""
+        """Times of the samples, in seconds since the epoch, shape `(samples,)`."""
         return self.rows[:, 0]
 
     def figure(self, name: str) -> Floats:
@@ -127,24 +127,24 @@ class NodeLog:
         return self.rows[:, 1 + INDEX[name]]
 
     def total(self, name: str) -> float:
-        """Return the last value of a counter, or 0 if it is not known."""
+        """Return the last value of a counter, or 0 if it is unknown."""
         values = self.figure(name)
         known = values[np.isfinite(values)]
         return float(known[-1]) if len(known) else 0.0
 
     @property
     def began(self) -> float:
-        """When its first process began."""
+        """Time when the node's first process began, in seconds since the epoch."""
         return self.processes[0].began
 
     @property
     def last(self) -> float:
-        """When its last line was written."""
+        """Time of the node's last line, in seconds since the epoch."""
         return max(process.last for process in self.processes)
 
     @property
     def ended(self) -> bool:
-        """Whether its newest process was closed."""
+        """Whether the log of the node's newest process has an `end` line."""
         return self.processes[-1].ended
 
     @property
@@ -158,9 +158,9 @@ class RunSpan:
     """A run in a folder that has several.
 
     Attributes:
-        number: from 1, the oldest.
-        began: in seconds since the epoch.
-        last: when its last line was written.
+        number: number of the run. The oldest has number 1.
+        began: time when the run began, in seconds since the epoch.
+        last: time of the run's last line, in seconds since the epoch.
         nodes: number of nodes.
     """
 
@@ -172,15 +172,15 @@ class RunSpan:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run directory about one run.
+    """The logs of one run.
 
     Attributes:
-        folder: where the logs are.
-        nodes: by name, in the order of their names.
-        spans: of all runs in the folder, oldest first.
-        number: of this one among them.
+        folder: folder of the logs.
+        nodes: the log of each node, by name, in the order of the names.
+        spans: all runs in the folder, oldest first.
+        number: number of this run among them.
         remarks: descriptions of the parts that could not be read.
-        nbytes: size of its files.
+        nbytes: size of the run's files in bytes.
     """
 
     folder: Path
@@ -192,15 +192,15 @@ class Run:
 
     @property
     def began(self) -> float:
-        """When its first node began, in seconds since the epoch."""
+        """Time when the first node began, in seconds since the epoch."""
         return min(node.began for node in self.nodes.values())
 
     @property
     def last(self) -> float:
-        """When the last line of any node was written."""
+        """Time of the last line of any node, in seconds since the epoch."""
         return max(node.last for node in self.nodes.values())
 
     @property
     def seconds(self) -> float:
-        """Seconds of the run, as far as the logs show."""
+        """Length of the run in seconds, as far as the logs show."""
         return self.last - self.began

@@ -1,4 +1,4 @@
-"""Reads a run directory, line by line, so that any amount of logs takes bounded memory."""
+"""Reads a folder of run logs line by line, so that logs of any size need bounded memory."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from dpwa.observe.run_log_contents import (
 from dpwa.types import JsonObject
 from dpwa.wire.messages import printable
 
-LONGEST_LINE = 1 << 24  # bytes; what is longer is no line of a run log
-LAST_TIME = 4e9  # seconds since the epoch: later ones are damage
+LONGEST_LINE = 1 << 24  # bytes. A longer line counts as damaged
+LAST_TIME = 4e9  # seconds since the epoch. A later time counts as damaged
 TAIL_BYTES = 1 << 18
 LONGEST_NAME = 64  # characters
 
-# From the end of one run to the beginning of the next in the same folder.
+# Minimum time between the end of a run and the beginning of the next run in the same folder.
 GAP_S = 60.0
-GAP_AFTER_END_S = 10.0  # where all nodes have ended well
+GAP_AFTER_END_S = 10.0  # if all logs of the earlier run have an end line
 
 _TOLD_BY_NAME = re.compile(r"(.+)-(\d{8}T\d{6})-(\d{1,9})")
 _LAST_TIME = re.compile(rb'"time":(\d+(?:\.\d+)?)')
 
 
 def find_files(folder: Path) -> tuple[list[ProcessLog], list[str]]:
-    """Return the run logs of a folder by their beginning, and descriptions of unreadable files.
+    """Return the run logs of a folder, oldest first, and descriptions of unreadable files.
 
     Raises:
-        UserError: there is no such folder, it cannot be read, it has no run logs, or some that only
-            a newer dpwa can read.
+        UserError: the folder does not exist, cannot be read, has no run logs, or has run logs that
+            only a newer dpwa can read.
     """
     found, remarks = [], []
     for path in _paths(folder):
@@ -60,14 +60,14 @@ def find_files(folder: Path) -> tuple[list[ProcessLog], list[str]]:
             remarks.append(f"{_shown(path)} cannot be read ({error.strerror})")
             continue
         if log is None:
-            remarks.append(f"{_shown(path)} is no run log")
+            remarks.append(f"{_shown(path)} is not a run log")
         else:
             found.append(log)
     if not found:
-        but = f"; {'; '.join(remarks[:3])}" if remarks else ""
+        but = f". {'. '.join(remarks[:3])}" if remarks else ""
         raise UserError(
-            f"{folder}: no run logs; expected files that nodes write with `run_log: {folder}`{but}"
-            " [DPWA-E280]"
+            f"{folder}: expected run logs, but found none. Nodes write run logs with "
+            f"`run_log: {folder}`{but} [DPWA-E280]"
         )
     return sorted(found, key=lambda log: (log.began, log.path.name)), remarks
 
@@ -75,17 +75,17 @@ def find_files(folder: Path) -> tuple[list[ProcessLog], list[str]]:
 def split_runs(files: Sequence[ProcessLog]) -> list[list[ProcessLog]]:
     """Return the runs in a folder, oldest first.
 
-    Files with the same id are of one run, even if the clocks of their hosts differ. A file without
-    an id belongs to the run that others have begun before, unless all of these had ended, or had a
-    different list of nodes.
+    Files with the same run id belong to one run, even if the clocks of their hosts differ. A file
+    without an id belongs to the previous run, unless that run had ended, or had a different list
+    of nodes.
 
     Args:
-        files: by their beginning.
+        files: oldest first.
     """
     runs: list[list[ProcessLog]] = []
     for log in files:
         of_same = [run for run in runs if log.run and log.run in {other.run for other in run}]
-        # one that is damaged, or of nodes that come and go, may be of any
+        # A log without a digest of its list of nodes may belong to any run.
         near = [r for r in runs if len({r[0].cluster, log.cluster} - {""}) < 2][-1:]
         is_known = bool(log.run) and any(other.run for run in near for other in run)
         if not (of_same or is_known) and near and not _is_over(near[0], log.began):
@@ -115,7 +115,7 @@ def time_of(line: JsonObject) -> float | None:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends. Lines that are too long are split."""
+    """Yield the lines of a file, with their line ends. Lines that are too long are split."""
     with open(path, "rb", buffering=1 << 20, opener=open_regular) as file:
         while line := file.readline(LONGEST_LINE):
             yield line
@@ -126,18 +126,18 @@ def _paths(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if p.suffix == SUFFIX and p.is_file())
     except FileNotFoundError:
         raise UserError(
-            f"{folder}: expected a folder with run logs; it does not exist [DPWA-E279]"
+            f"{folder}: expected a folder with run logs, but it does not exist [DPWA-E279]"
         ) from None
     except NotADirectoryError:
         raise UserError(
-            f"{folder}: expected a folder with run logs; it is a file [DPWA-E279]"
+            f"{folder}: expected a folder with run logs, but it is a file [DPWA-E279]"
         ) from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
 
 
 def _log_file(path: Path) -> ProcessLog | None:
-    """Read the beginning and the end of a file. `None` if it is no run log."""
+    """Return the beginning and the end of a log, or `None` if the file is not a run log."""
     with open(path, "rb", opener=open_regular) as file:
         first = file.readline(LONGEST_LINE)
         nbytes = file.seek(0, 2)
@@ -159,7 +159,7 @@ def _log_file(path: Path) -> ProcessLog | None:
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:
-    """Return the contents of a file's first line about its node, with a name and a time."""
+    """Return the first line of a file, with a name and a time, or `None` if it is no run log."""
     line = parsed(first)
     if line is None:
         return _told_by_name(path)
@@ -168,8 +168,8 @@ def _told(path: Path, first: bytes) -> JsonObject | None:
         return None
     if version > RUN_LOG_VERSION:
         raise UserError(
-            f"{path}: expected a run log of version {RUN_LOG_VERSION} (got {version}): "
-            "a newer dpwa has written it, and can read it [DPWA-E281]"
+            f"{path}: expected a run log of version {RUN_LOG_VERSION} (got {version}). "
+            "A newer dpwa has written this log, and can read it [DPWA-E281]"
         )
     name, began = line.get("name"), time_of(line)
     if not isinstance(name, str) or not name or began is None:
@@ -178,7 +178,7 @@ def _told(path: Path, first: bytes) -> JsonObject | None:
 
 
 def _told_by_name(path: Path) -> JsonObject | None:
-    """Return the parts of a file's name, for a file whose first line is damaged."""
+    """Return the name, time and pid in a file's name, for a file with a damaged first line."""
     found = _TOLD_BY_NAME.fullmatch(path.stem)
     if found is None:
         return None
@@ -191,7 +191,7 @@ def _told_by_name(path: Path) -> JsonObject | None:
 
 
 def shown_name(name: str) -> str:
-    """Return the printable name of a node, because other users may have written the file."""
+    """Return a node's name in printable form, because other users may have written the file."""
     return printable(name[:LONGEST_NAME])
 
 
@@ -208,11 +208,11 @@ Values = Callable[[], Sequence[float]]
 
 
 class ThinnedRows:
-    """A bounded number of rows, evenly over time, with the first and the newest.
+    """A bounded number of rows, evenly over time, including the first and the newest row.
 
     Args:
         capacity: maximum number of rows, at least 4.
-        width: number of values of a row, the time first.
+        width: number of values in a row. The first value is the time.
     """
 
     def __init__(self, capacity: int, width: int) -> None:
@@ -220,13 +220,13 @@ class ThinnedRows:
         self._count = 0
         self._period = 0.0
         self._due = -np.inf
-        self._newest: Values | None = None  # that is not among the rows
+        self._newest: Values | None = None  # the last added row, if it is not among the rows
 
     def add_row(self, time: float, values: Values) -> None:
-        """Add a row whose time is not before the last one.
+        """Add a row. Its time must not be before the time of the last row.
 
         Args:
-            time: in seconds.
+            time: time of the row in seconds.
             values: returns the row. It is called only if the row is kept.
         """
         self._newest = values
@@ -259,13 +259,13 @@ class ThinnedRows:
 
 
 class ThinnedEvents:
-    """A bounded number of events of each kind. All of them are counted.
+    """A bounded number of events of each kind, and the number of all events.
 
     Args:
-        capacity: of each kind, at least 2.
+        capacity: maximum number of events of each kind, at least 2.
 
     Attributes:
-        counts: of all, by kind.
+        counts: number of all events, by kind.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -275,7 +275,7 @@ class ThinnedEvents:
         self.counts: Counter[str] = Counter()
 
     def add_event(self, event: RunEvent) -> None:
-        """Take an event."""
+        """Count an event, and keep it if it is due."""
         kind = event.kind
         kept = self._kept.setdefault(kind, [])
         if self.counts[kind] % self._strides.setdefault(kind, 1) == 0:
@@ -291,10 +291,10 @@ class ThinnedEvents:
         return tuple(sorted(found, key=lambda event: event.time))
 
 
-MAX_SAMPLES = 4000  # that are kept of a node, of few nodes
-MAX_SAMPLES_OF_ALL = 400_000  # samples of all nodes together
-MIN_SAMPLES = 200
-MAX_EVENTS = 400  # of each kind, that are kept of a node
+MAX_SAMPLES = 4000  # kept samples of each node
+MAX_SAMPLES_OF_ALL = 400_000  # kept samples of all nodes. With many nodes, each node has fewer,
+MIN_SAMPLES = 200  # but at least this number
+MAX_EVENTS = 400  # kept events of each node and kind
 MAX_REMARKS = 20
 LONGEST_TEXT = 300
 PROGRESS_BYTES = 1 << 23
@@ -319,14 +319,14 @@ def read_run(
     progress: Progress | None = None,
     most_samples: int | None = None,
 ) -> Run:
-    """Read the files of the nodes of a run.
+    """Read the logs of all nodes of a run.
 
     Args:
-        folder: of the run logs.
-        number: of the run, if the folder has several. `None`: the newest.
-        progress: called from time to time with the bytes read, and the total.
-        most_samples: maximum of a node, at least 4. `None`: some thousand, and fewer if there are
-            more nodes.
+        folder: folder of the run logs.
+        number: number of the run, from 1, if the folder has several. `None`: the newest.
+        progress: called from time to time with the number of bytes read, and the total.
+        most_samples: maximum number of samples of each node, at least 4. `None`: some thousand, and
+            fewer if there are many nodes.
 
     Raises:
         UserError: the folder or its files cannot be read, or there is no such run.
@@ -336,7 +336,7 @@ def read_run(
     runs = split_runs(files)
     if number is not None and not 1 <= number <= len(runs):
         raise UserError(
-            f"--run: expected a number from 1 to {len(runs)} (got {number}): {path} [DPWA-E282]"
+            f"--run: expected a number from 1 to {len(runs)} (got {number}) for {path} [DPWA-E282]"
         )
     chosen = len(runs) if number is None else number
     return _RunReader(runs[chosen - 1], remarks, progress, most_samples).read_run(
@@ -376,7 +376,7 @@ class _RunReader:
         self._progress(self._total, self._total)
         if len(self._remarks) > MAX_REMARKS:
             rest = len(self._remarks) - MAX_REMARKS
-            self._remarks[MAX_REMARKS:] = [f"and {rest} remarks like these"]
+            self._remarks[MAX_REMARKS:] = [f"There are {rest} more remarks"]
         spans = tuple(_span(index, files) for index, files in enumerate(runs, 1))
         return Run(folder, nodes, spans, number, tuple(self._remarks), self._total)
 
@@ -392,7 +392,7 @@ class _RunReader:
         damaged += gathering.end_file()
         if damaged:
             lines = "1 damaged line was" if damaged == 1 else f"{damaged} damaged lines were"
-            self._remarks.append(f"{log.path.name}: {lines} passed over")
+            self._remarks.append(f"{log.path.name}: {lines} skipped")
 
     def _count(self, nbytes: int) -> None:
         self._done += nbytes
@@ -402,7 +402,7 @@ class _RunReader:
 
 
 class _Gathering:
-    """Collects the contents of the files of one node, which are read in order."""
+    """Collects the contents of the logs of one node. The logs are read in order of time."""
 
     def __init__(self, name: str, room: int) -> None:
         self._name = name
@@ -410,7 +410,7 @@ class _Gathering:
         self._rows = ThinnedRows(room, 2 + len(NAMES))
         self._events = ThinnedEvents(MAX_EVENTS)
         self._processes: list[ProcessLog] = []
-        self._before = dict.fromkeys(COUNTERS, 0.0)  # of the processes before
+        self._before = dict.fromkeys(COUNTERS, 0.0)  # the totals of earlier processes
         self._samples = 0
         self._newest_time = -math.inf
         self._best = BestLoss(math.inf, math.nan, math.nan)
@@ -418,14 +418,14 @@ class _Gathering:
         self._staleness: HistogramReport | None = None
 
     def begin_file(self, log: ProcessLog) -> None:
-        """Begin with a file."""
+        """Begin to read a log."""
         self._told = log.told
         self._processes.append(log)
-        self._peers: list[bytes] = []  # the last two: only the last counts, and it may be torn
+        self._peers: list[bytes] = []  # the last two, because the last line may be incomplete
         self._latest: JsonObject = {}
 
     def take_line(self, line: bytes) -> bool:
-        """Read a line, and return whether it is complete."""
+        """Read a line, and return whether the line is undamaged."""
         if line.startswith(_PEERS) and line.endswith(b"}\n"):
             self._peers = [*self._peers[-1:], line]
             return True
@@ -443,7 +443,7 @@ class _Gathering:
         return True
 
     def end_file(self) -> int:
-        """End a file, and return the number of damaged lines among those kept until now."""
+        """Finish a log, and return the number of damaged lines among its last `peers` lines."""
         self._rows.keep_newest()
         for name in COUNTERS:
             self._before[name] += _known(self._latest.get(name))
@@ -456,7 +456,7 @@ class _Gathering:
         return damaged
 
     def done(self) -> NodeLog:
-        """Return the collected contents of all files."""
+        """Return the collected contents of all logs."""
         rows = self._rows.rows()
         return NodeLog(
             name=self._name,
@@ -521,7 +521,7 @@ def _span(number: int, files: Sequence[ProcessLog]) -> RunSpan:
 
 
 def _number(value: Any) -> float:
-    """Return a figure of a line, or NaN if it is not known."""
+    """Return a figure of a line as a number, or NaN if it is unknown."""
     if value is None or value is True or value is False:
         return math.nan
     try:
@@ -556,7 +556,7 @@ def _together(one: HistogramReport | None, other: HistogramReport) -> HistogramR
 
 
 def natural_order(name: str) -> list[Any]:
-    """Sort w2 before w10."""
+    """Return a key for sorting names in natural order: w2 is before w10."""
     return [(int(p) if p.isdecimal() else math.inf, p) for p in _PARTS.split(name)]
 
 

@@ -1,4 +1,4 @@
-"""RunView: the knowledge of a run at one moment, for display."""
+"""RunView holds the data about a run at one moment, for display."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dpwa.wire.messages import printable, unpack
 from dpwa.wire.watching import MEMBER_ENTRY, PEER_ENTRY
 
 MAX_FIGURES = 256
-END_OF_TIME = 1e12  # seconds since the epoch that no clock shows
+END_OF_TIME = 1e12  # seconds since the epoch. Answers with later times are refused
 
 
 def _check_label(value: object) -> object:
     if not isinstance(value, str) or not is_label(value):
-        raise ValueError("no name of a node")
+        raise ValueError("is not the name of a node")
     return value
 
 
@@ -36,7 +36,7 @@ _Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
 def _entry_of(keys: Sequence[str]) -> Callable[[object], JsonObject]:
     def check(entry: object) -> JsonObject:
         if not isinstance(entry, (list, tuple)) or len(entry) != len(keys):
-            raise ValueError(f"no entry of {len(keys)} values")
+            raise ValueError(f"is not a list of {len(keys)} values")
         _check_label(entry[0])
         return dict(zip(keys, entry, strict=True))
 
@@ -49,11 +49,11 @@ def _read_ending(entry: object) -> JsonObject | None:
             return None
         case [bool(is_over), [*names]]:
             return {"is_over": is_over, "waits_for": [_check_label(name) for name in names]}
-    raise ValueError("no ending")
+    raise ValueError("is not a valid ending")
 
 
 class SyncEntry(NamedTuple):
-    """The nodes that average gradients together. See `PaceReport`."""
+    """The nodes that average gradients with this node. See `PaceReport`."""
 
     in_sync: tuple[_Label, ...]
     out_of_sync_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -74,7 +74,7 @@ class _EventEntry(NamedTuple):
 
 
 class HistoryAnswer(BaseModel):
-    """One answer. See `NodeRecord.handle`."""
+    """The answer of a node to a request for its record. See `NodeRecord.handle`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -95,12 +95,12 @@ class HistoryAnswer(BaseModel):
     peers: tuple[_Peer, ...]
     members: tuple[_Member, ...]
     ending: _Ending = None
-    sync: SyncEntry | None = None  # `None`: it averages no gradients
-    ended: Text | None = None  # what was wrong with its end; `None`: it has not ended
+    sync: SyncEntry | None = None  # `None`: the node averages no gradients
+    ended: Text | None = None  # the problem of its end, or empty. `None`: it has not ended
 
     @property
     def end(self) -> str:
-        """`finished`, `left` (it ends without finishing), or empty as long as it trains."""
+        """`finished`, `left` (the node ended without `finish`), or empty while it trains."""
         if self.ended == "" or (self.ending is not None and self.ending.is_over):
             return "finished"
         return "left" if self.ended else ""
@@ -108,18 +108,18 @@ class HistoryAnswer(BaseModel):
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
 
-        A figure that the node does not report, because of a different version, is NaN.
+        A figure is NaN if the node's version of dpwa does not report it.
 
         Raises:
-            ProtocolError: these are no samples, or they are not in order of time.
+            ProtocolError: the answer has no valid samples, or they are not in order of time.
         """
         width = 1 + len(self.figures)
         if len(self.samples) % (width * np.dtype("<f8").itemsize):
-            raise ProtocolError("a history with half a sample")
+            raise ProtocolError("its history has an incomplete sample")
         told = np.frombuffer(self.samples, "<f8").reshape(-1, width)
         times = told[:, 0]
         if not (np.all(times >= 0) and np.all(times < END_OF_TIME) and np.all(np.diff(times) > 0)):
-            raise ProtocolError("a history whose samples are not in order of time")
+            raise ProtocolError("its samples are not in order of time")
         rows = np.full((len(told), 1 + len(names)), np.nan)
         rows[:, 0] = told[:, 0]
         for index, name in enumerate(names, 1):
@@ -128,22 +128,22 @@ class HistoryAnswer(BaseModel):
         return rows
 
     def happened(self) -> list[RunEvent]:
-        """Return the events, fit to be shown."""
+        """Return the events of the answer."""
         return [RunEvent(**event._asdict()) for event in self.events]
 
 
 def read_answer(payload: Frame) -> HistoryAnswer:
-    """Check an answer.
+    """Return the answer of a node, after checks.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the payload is not a valid answer.
     """
     try:
         return HistoryAnswer.model_validate(unpack(payload))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"a history whose {place}: {first['msg']}") from None
+        raise ProtocolError(f"its history has an invalid {place}: {first['msg']}") from None
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ class Followed:
     """One node of a run at one moment.
 
     Attributes:
-        name: of the node. Its address as long as it has not sent its name.
-        endpoint: where it is asked.
-        answer: the newest, or `None` if it has never answered.
-        silent_s: for how long it has not answered. 0 while it answers.
-        problem: why it cannot be reached, in words, if that is known.
-        history: of its figures. It belongs to the watch, which adds to it on its own thread.
-        told: reports of a different node about it, by `OTHER_NAMES`. It belongs to the watch, too.
+        name: name of the node, or its address until the node has sent its name.
+        endpoint: the address at which the node is asked.
+        answer: the newest answer, or `None` if the node has never answered.
+        silent_s: seconds since the last answer. 0 while the node answers.
+        problem: why the node cannot be reached, in words. Empty if the reason is unknown.
+        history: the node's figures. The watch owns this history, and adds samples on its thread.
+        told: reports of another node about this node (`OTHER_NAMES`). The watch owns it, too.
     """
 
     name: str
@@ -170,35 +170,35 @@ class Followed:
 
     @property
     def peers(self) -> tuple[PeerReport, ...]:
-        """Its last reports about its peers."""
+        """The node's last reports about its peers."""
         return () if self.answer is None else self.answer.peers
 
     @property
     def sync(self) -> SyncEntry | None:
-        """How it averages gradients with others. `None` if it does not, or is silent."""
+        """The nodes with which it averages gradients. `None` if it averages none, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.sync
 
     @property
     def averages_alone(self) -> bool:
-        """Whether it would average gradients, but is alone."""
+        """Whether the node averages gradients, but with no other node."""
         return self.sync is not None and self.sync.in_sync == (self.name,)
 
     @property
     def ending(self) -> EndingReport | None:
-        """Its ending. `None` if it trains, or is silent."""
+        """The node's progress in `finish`. `None` if the node trains, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.ending
 
 
 @dataclass(frozen=True)
 class RunView:
-    """The knowledge of a run at one moment.
+    """The data about a run at one moment.
 
     Attributes:
-        time: in seconds since the epoch.
-        through: the node that reports the members, and nodes that do not answer. Empty if none.
-        nodes: in the order in which they were found.
-        events: oldest first, the newest of all nodes, and of this watch (whose `node` is empty).
-        has_ended: whether no node answers any more, and the last one that did has ended by itself.
+        time: the moment, in seconds since the epoch.
+        through: the node that reports the members and the silent nodes. Empty if no node does.
+        nodes: in the order in which the nodes were found.
+        events: oldest first, the newest of all nodes. Events of the watch have an empty `node`.
+        has_ended: whether no node answers any more, and the last one to answer reported its end.
     """
 
     time: float

@@ -85,7 +85,7 @@ def test_what_a_newer_version_adds_is_passed_over():
     ],
 )
 def test_a_field_that_is_wrong_is_named(changed):
-    with pytest.raises(ProtocolError, match=f"a history whose {next(iter(changed))}"):
+    with pytest.raises(ProtocolError, match=f"an invalid {next(iter(changed))}"):
         read(**changed)
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_answer_at_all(payload):
 
 @pytest.mark.parametrize("told", [samples([1e9, 3]), samples([1e9, 3, 1])[:-1], b"x", "text"])
 def test_half_a_sample(told):
-    with pytest.raises(ProtocolError, match="half a sample"):
+    with pytest.raises(ProtocolError, match="an incomplete sample"):
         read(samples=told).rows(("loss",))
 
 

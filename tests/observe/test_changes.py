@@ -86,7 +86,7 @@ def test_a_few_skipped_snapshots_of_many_are_no_event():
     busy = GossipReport(steps=BEFORE.gossip.steps + 100)
     assert found(BEFORE, after(gossip=busy, rounds_skipped=25)) == []
     many = changes(BEFORE, after(gossip=busy, rounds_skipped=26), TIME)
-    assert [event.text for event in many] == ["26 of 100 snapshots not published"]
+    assert [event.text for event in many] == ["26 of 100 snapshots were not published"]
 
 
 def test_a_checkpoint_is_told_once():

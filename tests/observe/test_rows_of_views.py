@@ -228,8 +228,8 @@ def test_figures_that_no_node_has_are_named_with_the_reason():
 
     found = reasons()
     assert found["rounds"] == found["mapped"] == ""
-    assert found["staleness"] == "nothing was merged yet"
-    assert found["distance"] == "it is measured at a merge, and none was made"
+    assert found["staleness"] == "no snapshot was merged yet"
+    assert found["distance"] == "merges measure it, and there was no merge yet"
     assert not {"loss", "steps", "merges"} & found.keys()
     in_sync = reasons(sync=(["w1", "w2"], None))
     assert in_sync["merges"] == in_sync["staleness"] == "nodes in sync merge no snapshots"

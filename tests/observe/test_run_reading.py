@@ -69,7 +69,7 @@ def test_damage_in_the_middle_costs_only_what_is_damaged(tmp_path):
     path.write_bytes(b"".join(lines))
     run = read_run(tmp_path)
     assert run.nodes["w1"].figure("steps").tolist() == [5, 20, 25]
-    assert run.remarks == (f"{path.name}: 5 damaged lines were passed over",)
+    assert run.remarks == (f"{path.name}: 5 damaged lines were skipped",)
 
 
 def test_the_last_whole_line_of_peers_counts(tmp_path):
@@ -110,7 +110,8 @@ def test_the_newest_of_several_runs_is_read_and_the_others_are_named(tmp_path):
     assert (newest.number, oldest.number) == (2, 1)
     assert list(oldest.nodes) == ["w1", "w2"]
     assert (
-        problem(tmp_path, number=3) == f"--run: expected a number from 1 to 2 (got 3): {tmp_path}"
+        problem(tmp_path, number=3)
+        == f"--run: expected a number from 1 to 2 (got 3) for {tmp_path}"
     )
 
 
@@ -184,7 +185,7 @@ def test_long_logs_are_thinned_and_what_is_counted_stays_exact(tmp_path):
 def test_what_is_no_run_directory_is_one_clear_error(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    assert "no run logs; expected files that nodes write" in problem(tmp_path / "empty")
+    assert "expected run logs, but found none. Nodes write" in problem(tmp_path / "empty")
     assert "it does not exist" in problem(tmp_path / "nowhere")
     assert "it is a file" in problem(tmp_path / "file")
 
@@ -197,7 +198,7 @@ def test_files_that_are_no_run_logs_are_named_and_passed_over(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert problem(tmp_path).endswith(
-        "list.jsonl is no run log; notes.jsonl is no run log; numbers.jsonl is no run log"
+        "list.jsonl is not a run log. notes.jsonl is not a run log. numbers.jsonl is not a run log"
     )
     write_log(tmp_path, "w1")
     assert len(read_run(tmp_path).remarks) == 3

@@ -1,1 +1,1 @@
-"""The dashboard: a web page of a run, and its server."""
+"""The dashboard: a web page that shows a run, and its server."""

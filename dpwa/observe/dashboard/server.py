@@ -1,4 +1,4 @@
-"""The web server of the dashboard: the page, a stream of events, and no way to change a run."""
+"""The web server of the dashboard. It serves the page and the data, and cannot change a run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from dpwa.transport.addresses import listening
 from dpwa.types import JsonObject
 from dpwa.wire.watching import PEER_ENTRY
 
-FRESH_S = 15.0  # merges that are shown as edges
-MAX_POINTS = 400  # of a node, in a snapshot of a small run
+FRESH_S = 15.0  # edges show the merges of this time
+MAX_POINTS = 400  # points of each node in a snapshot. With many nodes, each node has fewer
 MAX_POINTS_OF_ALL = 16_000
 MAX_EDGES = 256
 FIRST_EVENTS = 200
-MAX_SENT_EVENTS = 4_000  # events that are remembered, so that each is told once
+MAX_SENT_EVENTS = 4_000  # events that are remembered, so that each is sent once
 BUDGET_POINTS = 120
 
-# The columns of a point.
+# The figures of a point. See `_points`.
 _POINT = ("loss", "consensus_distance", "clock")
 
 
@@ -59,17 +59,17 @@ class Feed:
     """Returns the state of a run, and its changes since the last call.
 
     Args:
-        view: returns the current state.
+        view: returns the current view of the run.
     """
 
     def __init__(self, view: Callable[[], RunView]) -> None:
         self._view = view
-        self._told: dict[str, float] = {}  # until when the points of each node were told
-        self._events: deque[RunEvent] = deque(maxlen=MAX_SENT_EVENTS)  # that were told
+        self._told: dict[str, float] = {}  # time of the last sent point of each node
+        self._events: deque[RunEvent] = deque(maxlen=MAX_SENT_EVENTS)  # the sent events
         self._known: set[RunEvent] = set()
 
     def snapshot(self) -> JsonObject:
-        """Return everything that was reported so far. The next `update` continues from there."""
+        """Return the state of the run, and all points and events up to the last `update`."""
         view = self._view()
         if not self._told:
             self._take(view)
@@ -86,13 +86,13 @@ class Feed:
         }
 
     def update(self) -> JsonObject:
-        """Return the state of the run, and the points and events that are new."""
+        """Return the state of the run, and the new points and events."""
         view = self._view()
         points, events = self._take(view)
         return {**_state(view), "points": points, "events": [_event(event) for event in events]}
 
     def node(self, name: str) -> JsonObject | None:
-        """Return more about one node, or `None` if it is unknown."""
+        """Return the details of one node, or `None` if no node has this name."""
         found = next((node for node in self._view().nodes if node.name == name), None)
         if found is None:
             return None
@@ -110,7 +110,7 @@ class Feed:
     def _take(self, view: RunView) -> tuple[JsonObject, list[RunEvent]]:
         points: JsonObject = {}
         for node in view.nodes:
-            # One point more than is new: rates are taken between two.
+            # One older point is needed, because a rate needs two points.
             since = self._told.get(node.name, -math.inf)
             rows = node.history.since(since - 20.0)
             first = int(np.searchsorted(rows[:, 0], since, "right"))
@@ -141,10 +141,10 @@ def _state(view: RunView) -> JsonObject:
 
 
 def _title(view: RunView, rows: Sequence[NodeRow]) -> str:
-    """Return the algorithm and the topology, which is omitted if nodes pick no peers by it."""
+    """Return the algorithm, and the topology if nodes use it to pick peers."""
     told = next((node.answer for node in view.nodes if node.answer is not None), None)
     if told is None or not trains(rows):
-        return ""  # collectives or tables only, as far as can be seen
+        return ""  # the nodes seem to use only collectives or tables
     return told.algorithm if told.sync else f"{told.algorithm}, topology {told.topology}"
 
 
@@ -184,7 +184,7 @@ def _node(row: NodeRow, node: Followed, *, trains: bool) -> JsonObject:
 
 
 def _edges(view: RunView) -> list[JsonObject]:
-    """Return the merges of the last seconds between nodes, the newest first."""
+    """Return the merges of the last `FRESH_S` seconds, newest first."""
     found = [
         {"from": peer.name, "to": node.name, "age_s": peer.merged_s, "staleness": peer.staleness}
         for node in view.nodes
@@ -207,13 +207,13 @@ def _points(rows: Floats) -> list[list[float | str | None]]:
 
 
 def _thinned(rows: Floats, most: int) -> Floats:
-    """Return at most about this many samples, including the newest."""
+    """Return at most `most` samples, evenly over time, including the newest."""
     stride = -(-len(rows) // most) if most else 1
     return rows[(len(rows) - 1) % stride :: stride] if stride > 1 else rows
 
 
 def _budget(rows: Floats) -> list[list[float | str | None]]:
-    """Return `[time, train, publish, wait, merge]`, as shares of the time between samples."""
+    """Return `[time, train, publish, wait, merge]` of each sample, as shares of the time."""
     rows = _thinned(rows, BUDGET_POINTS)
     spent = np.diff(rows[:, [1 + INDEX[f"{activity}_s"] for activity in ACTIVITIES]], axis=0)
     total = spent.sum(axis=1, keepdims=True)
@@ -229,13 +229,13 @@ def _event(event: RunEvent) -> JsonObject:
 STATIC = Path(__file__).parent / "static"
 EVERY_S = 1.0
 MAX_READERS = 32
-MAX_WAITING = 10  # updates that a reader is behind, before it is let go
+MAX_WAITING = 10  # unread updates. The server disconnects a reader that has more
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
+COOKIE = "dpwa_token_{port}"  # with the port, because browsers send a cookie to all ports of a host
 SHUTDOWN_S = 1
 BACKLOG = 128
 DEFAULT_PORT = 8400
-PORTS_TRIED = 20  # from the default on
+PORTS_TRIED = 20  # starting at the default port
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
@@ -247,39 +247,40 @@ HEADERS = {
 
 
 class Streams:
-    """Sends events to all readers of the stream, made once for all of them."""
+    """Sends updates to all readers. Each update is computed once for all readers."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._readers: dict[asyncio.Queue[str | None], str] = {}  # of whom; the oldest first
+        self._readers: dict[asyncio.Queue[str | None], str] = {}  # the clients, oldest reader first
         self._has_ended = False
 
     async def feed_readers(self) -> None:
-        """Tell the readers, every second, until cancelled."""
+        """Send an update to all readers every second, until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S)
             if self._readers:
                 self._tell(_sent("update", self._feed.update()))
 
     def release_readers(self) -> None:
-        """Let all readers go, and take no more."""
+        """Disconnect all readers, and accept no more."""
         self._has_ended = True
         self._tell(None)
 
     def open_stream(self, client: str) -> AsyncIterator[str]:
-        """Return the current state, then the events.
+        """Return an iterator over a snapshot and all later updates, as server-sent events.
 
-        If there are too many readers, the client with most of them loses its oldest.
+        If there are too many readers, the oldest reader of the client with most readers is
+        disconnected.
         """
         readers = Counter(self._readers.values())
         if len(self._readers) >= MAX_READERS:
             most = max(readers, key=lambda each: (readers[each], each == client))
             self._let_go(next(queue for queue, of in self._readers.items() if of == most))
         queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_WAITING)
-        if not self._readers:  # nobody was told of what came since the last one left
+        if not self._readers:  # include the changes since the last reader left
             self._feed.update()
         snapshot = self._feed.snapshot()
-        self._readers[queue] = client  # at once: others may come before it begins to read
+        self._readers[queue] = client  # now, because others may come before this one reads
         return self._read(queue, snapshot)
 
     async def _read(
@@ -294,7 +295,7 @@ class Streams:
 
     def _tell(self, text: str | None) -> None:
         for queue in list(self._readers):
-            if queue.full() or text is None:  # it connects again, and gets a snapshot
+            if queue.full() or text is None:  # the page will connect again, and get a snapshot
                 self._let_go(queue)
             else:
                 queue.put_nowait(text)
@@ -310,9 +311,9 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
     """Return the web application.
 
     Args:
-        feed: the source of its data.
-        host: the host on which it is served.
-        token: required from readers. If it is empty, none is required.
+        feed: the source of the data.
+        host: the host that serves the application.
+        token: the token that readers must send. If it is empty, they need none.
     """
     streams = Streams(feed)
 
@@ -340,7 +341,7 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
         return JSONResponse(found)
 
     middleware = [Middleware(Guard, token=token)]
-    if not token:  # else a page of elsewhere could read it through a name of its own
+    if not token:  # else another page could read the data through its own host name
         hosts = ["127.0.0.1", "localhost", "[::1]", "::1", host]
         middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     app = Starlette(
@@ -359,11 +360,11 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
 
 
 class Guard:
-    """Checks the token, and adds the headers of all answers.
+    """Checks the token of each request, and adds `HEADERS` to each answer.
 
     Args:
         app: the application to guard.
-        token: if it is empty, none is required.
+        token: the token that requests must have. If it is empty, they need none.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -391,12 +392,12 @@ class Guard:
         if secrets.compare_digest(told.encode(), self._token.encode()) or not self._token:
             await self._app(scope, receive, send_guarded)
         else:
-            text = "a token is needed: open the address that `dpwa dashboard` printed"
+            text = "This page needs a token. Open the address that `dpwa dashboard` printed."
             await PlainTextResponse(text, 401)(scope, receive, send_guarded)
 
 
 def new_token(host: str) -> str:
-    """Return a token for a dashboard that others can reach, or "" if they cannot reach it."""
+    """Return a token, or "" if only this machine can reach the dashboard on this host."""
     return "" if host in LOOPBACK else secrets.token_urlsafe(16)
 
 
@@ -405,10 +406,11 @@ def listen(host: str, port: int | None) -> socket.socket:
 
     Args:
         host: name or address of this machine.
-        port: `None`: the usual one, or one of the next if it is in use. 0: any that is free.
+        port: number of the port. 0: any free port. `None`: the default port, or one of the next
+            ports if it is in use.
 
     Raises:
-        UserError: the port is in use, or the host is none of this machine.
+        UserError: the port is in use, or this machine does not have the host.
     """
     tried = [port] if port is not None else list(range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED))
     reason = ""
@@ -416,7 +418,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         try:
             return listening(host, number, BACKLOG)
         except UnicodeError:
-            reason = "not a host name"
+            reason = "this is not a valid host name"
         except OSError as error:
             reason = error.strerror or str(error)
     place = f"{host}:{port if port is not None else DEFAULT_PORT}"
@@ -426,10 +428,10 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Ends all streams when it ends, because it would wait for readers, which never leave.
+    """The HTTP server. It closes all streams first when it stops, because readers never leave.
 
     Args:
-        app: the result of `app_of`.
+        app: the application, from `app_of`.
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -445,7 +447,7 @@ class Server(uvicorn.Server):
         self._streams: Streams = app.state.streams
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, then all the rest."""
+        """Close the streams, then the other connections."""
         self._streams.release_readers()
         await super().shutdown(sockets)
 
