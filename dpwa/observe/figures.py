@@ -34,7 +34,8 @@ FIGURES = (
     FigureSpec(
         "wait_s",
         "counter",
-        "seconds spent waiting for the snapshots of peers, or in rounds of `together` (CPU)",
+        "seconds spent waiting for snapshots of peers, or for rounds of `together` with gradients "
+        "on the CPU",
     ),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
     FigureSpec(
@@ -45,11 +46,13 @@ FIGURES = (
     FigureSpec(
         "fetches",
         "counter",
-        "requests for snapshots with a timed answer; queued requests do not count",
+        "requests for snapshots whose answer time was measured, without queued requests",
     ),
-    FigureSpec("answer_s", "counter", "sum of the seconds from these requests to their answers"),
+    FigureSpec(
+        "answer_s", "counter", "sum of the seconds from each of the `fetches` to its answer"
+    ),
     FigureSpec("streams", "counter", "streams of snapshots that were complete, or that timed out"),
-    FigureSpec("stream_s", "counter", "sum of the seconds that these streams took"),
+    FigureSpec("stream_s", "counter", "sum of the seconds that the `streams` took"),
     FigureSpec(
         "sent_bytes",
         "counter",
@@ -59,7 +62,8 @@ FIGURES = (
     FigureSpec(
         "received_bytes",
         "counter",
-        "bytes of the same payload received from peers, without mapped bytes",
+        "bytes of snapshots, of values in collectives and of other payload received from peers, "
+        "without mapped bytes",
     ),
     FigureSpec(
         "merged_bytes",
@@ -70,30 +74,30 @@ FIGURES = (
     FigureSpec(
         "mapped_bytes",
         "counter",
-        "the part of the merged bytes that was read from the memory of peers on the same host",
+        "the part of `merged_bytes` that was read from the memory of peers on the same host",
     ),
     FigureSpec(
         "staleness_sum",
         "counter",
-        "sum of the updates by which merged snapshots were behind; a snapshot that is ahead "
+        "sum of the updates by which merged snapshots were behind. A snapshot that is ahead "
         "counts as 0",
     ),
     FigureSpec(
         "skipped", "counter", "snapshots that were not published because readers held every slot"
     ),
     FigureSpec("refused", "counter", "refused messages and connections"),
-    FigureSpec("clock", "gauge", "training clock: updates, interpolated at each merge"),
+    FigureSpec("clock", "gauge", "training clock: updates, averaged with peers' clocks at merges"),
     FigureSpec("version", "gauge", "version of the newest published snapshot"),
-    FigureSpec("loss", "gauge", "training loss; infinite once the node has diverged"),
+    FigureSpec("loss", "gauge", "training loss. Infinite once the node has diverged"),
     FigureSpec(
         "consensus_distance",
         "gauge",
-        "distance from the parameters of the last merged peer; 0 while in sync (`together`)",
+        "distance from the parameters of the last merged peer. 0 while in sync (`together`)",
     ),
     FigureSpec(
         "in_sync",
         "gauge",
-        "number of nodes in sync, with this node (`together`); 0 if this node is out of sync",
+        "number of nodes in sync, including this node (`together`). 0 if this node is out of sync",
     ),
     FigureSpec("live_peers", "gauge", "known peers that are considered alive"),
     FigureSpec("memory_bytes", "gauge", "memory of snapshots and codecs"),

@@ -83,7 +83,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
     yield figure("rounds")
     yield figure("in_sync")
     spent = {activity: figures[INDEX[f"{activity}_s"]] for activity in ACTIVITIES}
-    text = "seconds of the training thread, by activity"
+    text = "seconds that the training thread spent on each activity"
     yield labelled("counter", "activity", text, "activity", spent, "seconds")
     yield figure("loss")
     yield figure("clock", "updates")
@@ -109,7 +109,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
     )
     found = Counter(member.status for member in report.members)
     known = [] if report.membership is None else [status.name.lower() for status in MemberStatus]
-    text = "members of the cluster, with this node (`join`)"
+    text = "members of the cluster, including this node (`join`)"
     yield labelled("gauge", "members", text, "status", {s: found[s] for s in known})
     text = "refused messages and connections, by reason"
     yield labelled("counter", "refused", text, "reason", report.refusals)
@@ -121,7 +121,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
     yield labelled("gauge", "memory", text, "use", memory, "bytes")
     yield core.InfoMetricFamily(
         "dpwa_node",
-        "always 1; the labels describe the node",
+        "always 1. The labels describe the node",
         {
             "node": report.name,
             "algorithm": str(report.algorithm),
@@ -131,7 +131,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
     )
     yield core.InfoMetricFamily(
         "dpwa_build",
-        "always 1; the labels give the versions",
+        "always 1. The labels give the versions",
         {
             "version": report.dpwa,
             "protocol": str(report.protocol),
@@ -141,7 +141,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
     text = "seconds that updates waited for a snapshot"
     waits, staleness = _counted(report.gossip.waits), _counted(report.gossip.staleness)
     yield core.HistogramMetricFamily("dpwa_wait", text, *waits, unit="seconds")
-    text = "updates by which merged snapshots were behind; a snapshot that is ahead counts as 0"
+    text = "updates by which merged snapshots were behind. A snapshot that is ahead counts as 0"
     yield core.HistogramMetricFamily("dpwa_staleness", text, *staleness, unit="updates")
 
 
