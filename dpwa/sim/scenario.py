@@ -24,7 +24,7 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 def _check_detail(value: object) -> object:
     if value == "rules":
-        raise refusal("nodes, because rules alone are not simulated any more")
+        raise refusal("nodes, because dpwa no longer simulates rules")
     return value
 
 
@@ -65,7 +65,7 @@ class NetworkSpec(StrictModel):
         default=1000.0, description="download rate of a node, in megabits per second"
     )
     sites: tuple[SiteSpec, ...] = Field(
-        default=(), description="data centres or regions of the nodes; empty: only one site"
+        default=(), description="data centres or regions of the nodes. By default, there is one"
     )
     between_sites_latency_ms: NotNegative = Field(
         default=40.0,
@@ -74,12 +74,12 @@ class NetworkSpec(StrictModel):
     between_sites_mbps: Positive | None = Field(
         default=None,
         description="upload rate of all nodes of a site together to other sites, "
-        "in megabits per second; null: no limit",
+        "in megabits per second. null = no limit",
     )
     unreachable: Fraction = Field(
         default=0.0,
-        description="share of the nodes that accept no connections, as behind NAT; they can "
-        "connect to others",
+        description="share of the nodes that accept no connections, such as nodes behind NAT. "
+        "They can connect to other nodes",
     )
     partitions: tuple[Partition, ...] = Field(
         default=(), description="times in which nodes are cut off"
@@ -90,15 +90,15 @@ class StragglerSpec(StrictModel):
     """Nodes that are slower than the others."""
 
     nodes: int | None = Field(
-        default=None, ge=1, description="number of slow nodes; null: `share` of all nodes"
+        default=None, ge=1, description="number of slow nodes. null = `share` of all nodes"
     )
     share: Fraction = Field(default=0.0, description="share of slow nodes, if `nodes` is not given")
     slower: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = Field(
-        default=10.0, description="factor by which their steps take longer"
+        default=10.0, description="factor by which the steps of slow nodes take longer"
     )
     from_s: NotNegative = Field(default=0.0, description="start, in seconds")
     for_s: Positive | None = Field(
-        default=None, description="duration, in seconds; null: until the end"
+        default=None, description="duration, in seconds. null = until the end"
     )
 
 
@@ -110,16 +110,16 @@ class ComputeSpec(StrictModel):
     )
     steps_ms: tuple[Positive, ...] = Field(
         default=(),
-        description="step time of each node, instead of `step_ms` and `spread`, such as [30, "
-        "30, 90]; with more nodes, the list repeats",
+        description="step time of each node in milliseconds, such as [30, 30, 90], instead of "
+        "`step_ms` and `spread`. If there are more nodes, the list repeats",
     )
     spread: NotNegative = Field(
         default=0.0,
-        description="variation between nodes: sigma of a log-normal distribution of their speeds",
+        description="sigma of the log-normal distribution of the step times of different nodes",
     )
     jitter: NotNegative = Field(
         default=0.0,
-        description="variation between the steps of one node: sigma of a log-normal distribution",
+        description="sigma of the log-normal distribution of the step times of one node",
     )
     stragglers: tuple[StragglerSpec, ...] = Field(default=(), description="nodes that are slower")
 
@@ -156,7 +156,7 @@ class ChurnSpec(StrictModel):
     )
     return_after_s: Positive | None = Field(
         default=None,
-        description="mean time until a killed or lost node restarts, in seconds; null: never",
+        description="mean time until a killed or lost node restarts, in seconds. null = never",
     )
     lost: tuple[LossOfNodes, ...] = Field(
         default=(), description="groups of nodes that are killed at once"
@@ -173,8 +173,8 @@ class TargetSpec(StrictModel):
 
     variance_ratio: Positive | None = Field(
         default=None,
-        description="variance between nodes, relative to the variance at the start; if all "
-        "nodes start alike (quadratic, digits), the variance itself",
+        description="variance between nodes, relative to the variance at the start. In tasks in "
+        "which all nodes start equal (quadratic, digits), the variance itself",
     )
     loss: float | None = Field(
         default=None, allow_inf_nan=False, description="mean loss of the living nodes"
@@ -199,27 +199,29 @@ class Scenario(StrictModel):
     )
     schedule: Literal["lockstep", "asynchronous"] = Field(
         default="asynchronous",
-        description="lockstep: all nodes do each round at the same time; asynchronous: nodes "
-        "do not wait for each other",
+        description="With lockstep, all nodes do each round at the same time. With asynchronous, "
+        "nodes do not wait for each other",
     )
     detail: Annotated[Literal["auto", "arrays", "nodes"], BeforeValidator(_check_detail)] = Field(
         default="auto",
-        description="nodes: at most 2000 whole nodes, with every message; arrays: plain gossip "
-        "in lockstep, for thousands of nodes; auto: arrays if they are exact, "
-        "else nodes",
+        description="nodes simulates every message of at most 2000 whole nodes. arrays simulates "
+        "plain gossip in lockstep, for thousands of nodes. auto uses arrays if they are exact, "
+        "and nodes otherwise",
     )
     membership: Literal["listed", "open"] = Field(
         default="listed",
-        description="listed: each node has the list of all nodes; open: each node has one "
-        "address to join",
+        description="With listed, each node has the list of all nodes. With open, each node has "
+        "one address to join",
     )
     model_mb: Positive | None = Field(
         default=None,
-        description="size of a snapshot in megabytes; null: the size of the task's model",
+        description="size of a snapshot in megabytes. null = the size of the task's model",
     )
     network: NetworkSpec = Field(default=NetworkSpec(), description="the links between nodes")
     compute: ComputeSpec = Field(default=ComputeSpec(), description="the times of training steps")
-    costs: CostSpec = Field(default=CostSpec(), description="the times of a node's other work")
+    costs: CostSpec = Field(
+        default=CostSpec(), description="the times of publishing, merging and other work"
+    )
     churn: ChurnSpec = Field(default=ChurnSpec(), description="nodes that start, end and return")
     target: TargetSpec = Field(default=TargetSpec(), description="the target of the run")
 

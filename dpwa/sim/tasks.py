@@ -97,13 +97,13 @@ class Consensus:
 class QuadraticOptions(StrictModel):
     """Options of `quadratic`."""
 
-    dimension: int = Field(default=32, ge=1, le=MAX_PARAMETERS, description="parameters of a node")
+    dimension: int = Field(default=32, ge=1, le=MAX_PARAMETERS, description="number of parameters")
     lr: Positive = Field(default=0.1, description="learning rate")
     curvature: Positive = Field(default=1.0, description="curvature of the steepest direction")
     flattest: Positive = Field(
         default=0.1,
-        description="curvature of the flattest direction; the others are spread "
-        "in equal ratios between both",
+        description="curvature of the flattest direction. The curvatures of the other directions "
+        "are a geometric series between both",
     )
     noise: NotNegative = Field(
         default=0.1, description="standard deviation of each number of a gradient"
@@ -172,7 +172,7 @@ class DigitsOptions(StrictModel):
     lr: Positive = Field(default=0.1, description="learning rate")
     batch: int = Field(default=16, ge=1, le=1437, description="number of examples in a step")
     private: bool = Field(
-        default=False, description="on: each node has its own examples, mostly of few classes"
+        default=False, description="whether each node has its own examples, mostly of few classes"
     )
     shared: Fraction = Field(
         default=SHARED_FRACTION,

@@ -201,7 +201,7 @@ class CheckpointFolder:
             with open(self._folder / (name + _RECORD), "rb", opener=open_regular) as file:
                 record = json.loads(file.read(_MAX_RECORD_BYTES))
             if record.pop("digest", None) != (None if record["format"] == 1 else _digest(record)):
-                raise ValueError(f"the content of {name}{_RECORD} does not fit its digest")
+                raise ValueError(f"the content of {name}{_RECORD} does not match its digest")
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
             if not (0 <= clock <= MAX_CLOCK and 0 <= updates <= limits.MAX_STATE_UPDATES):
@@ -232,7 +232,7 @@ class CheckpointFolder:
             else checksum(image) == entry["checksum"]
         )
         if not is_whole:
-            raise ValueError(f"the content of {path.name} does not fit its checksum")
+            raise ValueError(f"the content of {path.name} does not match its checksum")
         kind = entry["kind"]
         return SavedPart(
             image,

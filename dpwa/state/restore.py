@@ -275,7 +275,7 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, because its ranks found no common state of the same "
+                "%s: starts with its own %s, because its ranks have no state from the same "
                 "moment [DPWA-W026]",
                 self._node,
                 target.part,

@@ -169,6 +169,6 @@ class Requests:
 def lost_error(number: int, shard: int) -> TableLostError:
     return TableLostError(
         f"shard {shard} of table {number} is lost, because no member has a copy with all "
-        "acknowledged additions. The members that had one are gone, or have not come back yet. "
-        "A higher number of `replicas` makes a table safer [DPWA-E233]"
+        "acknowledged additions. The members with such a copy are gone, or have not returned "
+        "yet. To lose fewer shards, raise `replicas` [DPWA-E233]"
     )

@@ -139,7 +139,9 @@ class ReplicatedState(ABC):
         self.columns = columns
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in DTYPES:
-            raise UserError(f"a table of {self.dtype}: expected {' or '.join(DTYPES)} [DPWA-E169]")
+            raise UserError(
+                f"a table has dtype {self.dtype}, expected {' or '.join(DTYPES)} [DPWA-E169]"
+            )
         self.updater = updater
         self.applied: dict[str, tuple[int, int]] = {}
         self.additions = 0
@@ -164,7 +166,7 @@ class ReplicatedState(ABC):
 
     def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:  # noqa: ARG002
         """Check the given values of rows, then replace the present values by them."""
-        raise ProtocolError("this table takes no first values for its rows")
+        raise ProtocolError("this table accepts no initial values for its rows")
 
     def apply(
         self,

@@ -70,8 +70,8 @@ def make_spec(**fields: object) -> TableSpec:
         )
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
-            f"table: the arguments cannot be sent, and would become {spec.pack().decode()}. "
-            "Use finite numbers [DPWA-E241]"
+            f"table: JSON would change the arguments to {spec.pack().decode()}. Use finite numbers "
+            "[DPWA-E241]"
         )
     return spec
 

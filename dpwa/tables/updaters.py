@@ -150,7 +150,9 @@ class Sgd(Updater):
 
 
 class MomentumOptions(StrictModel):
-    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="the share m of s that stays")
+    momentum: float = Field(
+        default=0.9, ge=0.0, lt=1.0, description="the share m of the old s in the new s"
+    )
 
 
 @register_updater("momentum")

@@ -238,8 +238,8 @@ def _require_own(path: Path) -> None:
         if status.st_uid not in (0, os.geteuid()):
             raise UserError(
                 f"{step}: mode {stat.S_IMODE(status.st_mode):04o}, belongs to the user "
-                f"{status.st_uid}, who can replace keys. Only this user ({os.geteuid()}) and root "
-                "may own this path [DPWA-E101]"
+                f"{status.st_uid}, so that user can replace keys. The owner must be the user "
+                f"{os.geteuid()} or root [DPWA-E101]"
             )
         if stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
             is_private = _is_private(status.st_gid)

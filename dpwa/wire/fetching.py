@@ -154,7 +154,7 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
         case Refused():
             return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
         case _:
-            raise ProtocolError(f"{message.type!r} is no answer to this request")
+            raise ProtocolError(f"{message.type!r} is not an answer to this request")
 
 
 def other_model(layout: Layout, described: Any) -> str:

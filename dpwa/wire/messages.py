@@ -261,7 +261,7 @@ def _decode_header(frame: Frame) -> Message:
         raise ProtocolError(f"the header is too long: {len(frame)} bytes")
     header = unpack(frame)
     if not isinstance(header, dict):
-        raise ProtocolError("the header is not a map")
+        raise ProtocolError("the header is not a msgpack map")
     version = header.pop("v", None)
     if type(version) is not int:  # untrusted, so it must not be printed
         raise VersionError(f"of type {type(version).__name__}", limits.PROTOCOL_VERSION)

@@ -114,7 +114,7 @@ def test_damage_that_keeps_the_sum_of_all_words_is_found(tmp_path, caplog):
         path.write_bytes(header + damaged.tobytes())
         caplog.clear()
         assert newest(tmp_path)[2] == 1, what
-        assert "does not fit its checksum" in caplog.text
+        assert "does not match its checksum" in caplog.text
         path.write_bytes(header + values.tobytes())
 
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_the_first_format_is_read_by_the_check_that_it_has(tmp_p
     assert [each.updates for each in folder.newest_first()] == [7, 2]
     image.write_bytes(OLD_IMAGE[:-1] + b"\1")
     assert [each.updates for each in folder.newest_first()] == [7]
-    assert "does not fit its checksum" in caplog.text
+    assert "does not match its checksum" in caplog.text
 
 
 def test_no_record_passes_for_one_of_the_first_format_to_get_by_without_a_digest(tmp_path, two):

@@ -61,7 +61,7 @@ def test_memory_that_does_not_fit_is_refused(memory):
 
 
 def test_other_dtypes_are_refused():
-    with pytest.raises(UserError, match="a table of int32: expected float32 or float64"):
+    with pytest.raises(UserError, match="a table has dtype int32, expected float32 or float64"):
         shard(dtype="int32")
 
 

@@ -64,7 +64,7 @@ class VirtualPoller:
 
     def register(self, socket: VirtualSocket, flags: int = zmq.POLLIN) -> None:
         if flags != zmq.POLLIN:
-            raise NotImplementedError("virtual sockets can only be waited for to receive")
+            raise NotImplementedError("a poller of virtual sockets waits only for POLLIN")
         self._sockets[socket] = None
         socket.pollers[self] = None
         if socket.is_readable:
