@@ -1,4 +1,4 @@
-"""A loop with Accelerate trains on the text of Python's library, a different part on each node.
+"""A loop with Accelerate trains on texts of Python's library. Each node has a different part.
 
 Run: dpwa launch -n 2 -- python examples/accelerate_loop.py
 In a clone of dpwa, first: pip install -c constraints.txt '.[accelerate]'

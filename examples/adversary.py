@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 NODES = 8
 DELTA = {"merge": "delta"}
 CASES = (
-    ("nobody", None, Variant("none", "none", DELTA)),
-    ("nobody", None, Variant("clip", "clip", DELTA | {"robust": "clip"})),
+    ("correct values", None, Variant("none", "none", DELTA)),
+    ("correct values", None, Variant("clip", "clip", DELTA | {"robust": "clip"})),
     ("±1e6", "huge", Variant("none", "none", DELTA)),
     ("±1e6", "huge", Variant("clip", "clip", DELTA | {"robust": "clip"})),
     ("NaN, guard: off", "nan", Variant("none", "none", DELTA | {"guard": "off"})),
@@ -88,7 +88,7 @@ def show(accuracies: Sequence[tuple[float, float]]) -> None:
     table = Table(
         title=f"Accuracy of the first {NODES - 1} of {NODES} nodes", pad_edge=False, box=None
     )
-    for heading in ("the last one serves", "robust"):
+    for heading in ("the last node serves", "robust"):
         table.add_column(heading, no_wrap=True)
     for heading in ("mean", "worst", "change of mean"):
         table.add_column(heading, justify="right")

@@ -29,8 +29,8 @@ if "DPWA_NAME" not in os.environ:
 rank, nodes = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
 
 train, test = load_digits()
-shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # private, few classes
-torch.manual_seed(rank)  # the nodes start from different parameters, and synchronize first
+shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # only a few classes
+torch.manual_seed(rank)  # nodes start from different parameters, and then synchronize
 net = build_model(seed=rank)
 params = [parameter.detach() for parameter in net.parameters()]  # shares the memory of the net
 
@@ -58,7 +58,7 @@ def accuracy():
 
 with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as connection:
     averaging = AllReduceSGD(connection) if algorithm == "sgd" else AllReduceEA(connection, tau=5)
-    averaging.synchronize_parameters(params)  # all nodes start equal
+    averaging.synchronize_parameters(params)  # now all nodes have the same parameters
     rng, steps = np.random.default_rng(rank), 0
     for _ in range(EPOCHS):
         order = rng.permutation(len(shard.labels))
@@ -76,5 +76,5 @@ with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as conne
         else:
             averaging.synchronize_center(params)
     if algorithm == "ea":
-        averaging.copy_center(params)  # the center is the common result
+        averaging.copy_center(params)  # the center is the same on all nodes
     print(f"{steps} steps, {connection.world_size} nodes, accuracy {accuracy():.3f}")

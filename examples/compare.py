@@ -58,16 +58,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--transport",
         choices=("tcp", "auto"),
         default="tcp",
-        help="tcp sends all parameters, auto maps the memory of others on this host (%(default)s)",
+        help="tcp: nodes send all parameters. auto: nodes read each other's memory (%(default)s)",
     )
     add(
         "--shards",
         choices=("shared", "private"),
         default="shared",
-        help="shared: every node draws from all data; private: from few of the ten classes, but "
-        "for 3 %% of the data (%(default)s)",
+        help="shared: each node samples all data. private: each node samples few of the ten "
+        "classes, and 3 %% of its data from all classes (%(default)s)",
     )
-    add("--out-dir", type=Path, default=Path("compare-output"), help="picture (%(default)s)")
+    add("--out-dir", type=Path, default=Path("compare-output"), help="output folder (%(default)s)")
     return parser.parse_args(arguments)
 
 
@@ -90,12 +90,12 @@ def prepare(options: argparse.Namespace) -> None:
         import comparison.chart
         import comparison.outcome  # noqa: F401
     except ImportError as missing:
-        raise UserError(f'{missing}; install what it needs with: pip install ".[demo]"') from None
+        raise UserError(f'{missing}. Install the packages: pip install ".[demo]"') from None
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def compare(options: argparse.Namespace) -> dict[Variant, Outcome]:
-    """Do all runs, and return the medians over all seeds."""
+    """Do all runs, and return for each variant the medians over all seeds."""
     from comparison.node import Plan
     from comparison.outcome import Jury, over_seeds
     from comparison.runs import Run, run_all
@@ -145,8 +145,9 @@ def show(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "mean, worst: final accuracy of the nodes. mean model: that of their mean parameters. MB: "
-        "10^6 bytes that each node has sent; for synchronous averaging, what a ring would send.",
+        "mean and worst are the final accuracies of the nodes. mean model is the accuracy of their "
+        "mean parameters. MB is 10^6 bytes that each node has sent. For synchronous averaging, MB "
+        "is computed for a ring all-reduce.",
         style="dim",
     )
 

@@ -1,4 +1,4 @@
-"""A Trainer of Lightning trains on the text of Python's library, a different part on each node.
+"""A Trainer of Lightning trains on texts of Python's library. Each node has a different part.
 
 Run: dpwa launch -n 2 -- python examples/lightning_trainer.py
 In a clone of dpwa, first: pip install -c constraints.txt '.[lightning]'

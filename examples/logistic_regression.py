@@ -42,7 +42,7 @@ mv.init(sync=is_sync)
 train, test = load_digits()
 shards = label_skewed_shards(train.labels, mv.workers_num(), seed=0, shared_fraction=1.0)
 shard = train.subset(shards[mv.worker_id()])
-# The updater `sgd` subtracts additions. The rows are divided between the workers.
+# The updater `sgd` subtracts the added values. The rows are divided between the workers.
 table = mv.MatrixTableHandler(PIXELS + 1, CLASSES, updater="sgd")
 mv.barrier()
 rng = np.random.default_rng(mv.worker_id())
@@ -52,7 +52,7 @@ for _ in range(EPOCHS):
     for chosen in np.array_split(order, batches):
         found = gradient(table.get(), shard.images[chosen], shard.labels[chosen])
         table.add(LEARNING_RATE * found)
-mv.barrier()  # then the table has the additions of all workers
+mv.barrier()  # after it, the table has the additions of all workers
 guesses = probabilities(table.get(), test.images).argmax(axis=1)
 accuracy = (guesses == test.labels).mean()
 print(f"worker {mv.worker_id()} of {mv.workers_num()}: accuracy {accuracy:.3f} on all digits")

@@ -1,4 +1,4 @@
-"""Leaders and averages: factorise a matrix for which the mean of two solutions is no solution.
+"""Compare LSGD with elastic averaging, on a problem where the mean of two solutions is no solution.
 
     python examples/matrix_factorisation.py [--seed 0] [--workers 8] [--out curves.png]
 
@@ -17,7 +17,8 @@ LSGD pulls toward the best worker, which is not pulled itself, so it descends as
 The number of workers does not limit the pull, so the others reach the solution of the best worker.
 
 All methods have the same starts, step size, number of steps, and steps between communications. They
-use plain gradient descent, so only the starts are random. The elastic constant is the best of six.
+use plain gradient descent, so only the starts are random. For elastic averaging, the table shows
+the best of six values of alpha.
 
 Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep Learning
 Models (2019), which compares both methods on this problem.
@@ -122,7 +123,7 @@ def elastic(problem: Problem, alpha: float) -> Curve:
 
 
 def best_elastic(problem: Problem) -> Curve:
-    """The one that has come furthest, by its best worker or its centre."""
+    """Return the curve with the lowest f, of its best worker or of its centre."""
     nodes, curves = len(problem.starts), []
     for beta in BETAS:
         warning = elastic_warning(beta / nodes, nodes, LR * LARGEST_CURVATURE)
@@ -134,7 +135,7 @@ def best_elastic(problem: Problem) -> Curve:
     return min(curves, key=lambda curve: min(curve.lowest(STEPS)))
 
 
-# LSGD, by the algorithm of nodes, which needs values, a view, and received snapshots
+# LSGD with dpwa's own class, which needs values, a view and received snapshots
 
 
 class ArrayValues:
@@ -214,7 +215,7 @@ class Worker:
         self.algorithm.publishes(self)
 
     def merge(self, published: dict[str, Array], asked: str | None) -> None:
-        """Jump toward the asked worker."""
+        """Move toward the worker that was asked, if any."""
         if asked is not None:
             self.algorithm.merge(self, Received(asked, self.model, published[asked]))
 
@@ -263,7 +264,7 @@ def conclude(curve: Curve) -> None:
     solved = next((step for step, f in enumerate(curve.best) if f < SOLVED), None)
     when = "never" if solved is None else f"after {solved} steps"
     all_agree = "is" if curve.middle[-1] < SOLVED else "is not"
-    print(f"{curve.label}: best worker below {SOLVED:g} {when}; the mean {all_agree} a solution")
+    print(f"{curve.label}: best worker below {SOLVED:g} {when}. The mean {all_agree} a solution")
 
 
 def draw(curves: Sequence[Curve], file: Path) -> None:
@@ -299,9 +300,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problem = make_problem(options.seed, options.workers)
     print(f"{options.workers} workers, seed {options.seed}, step size {LR:g}, {STEPS} steps,")
     print(
-        f"a communication every {STEPS_BETWEEN}; f is the lowest of the last {STEPS_BETWEEN} steps."
+        f"a communication every {STEPS_BETWEEN}. f is the lowest of the last {STEPS_BETWEEN} steps."
     )
-    print("Elastic averaging, the best worker and the centre:")
+    print("Elastic averaging: f of the best worker and of the centre:")
     curves = [alone(problem), best_elastic(problem), lsgd(problem)]
     show(curves)
     print()

@@ -22,17 +22,17 @@ with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which no
     if gossip.updates == 0:
         gossip.barrier(timeout_s=60)  # wait until all nodes are ready
     end = time.monotonic() + 4.0  # seconds of training
-    own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
+    own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: other nodes never see these points
     while time.monotonic() < end:
-        gossip.update_send(loss)  # publish the parameters, start fetching those of a peer
+        gossip.update_send(loss)  # publish the parameters, and start to fetch a peer's parameters
         optimizer.zero_grad()
         error = functional.mse_loss(net(own_x), own_x.sin())
         error.backward()
         optimizer.step()
         loss = error.item()
-        if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
+        if merge := gossip.update_wait(loss):  # wait for the peer's parameters, and merge them
             merges[merge.peer] += 1
-    rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
+    rounds = gossip.metrics().get("dpwa/rounds", 0)  # not 0 only with `algorithm: together`
     print(gossip.finish())  # average with all other nodes
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")

@@ -31,6 +31,6 @@ with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which no
             optimizer.step()
             gossip.step(error)
     print(gossip.finish())
-    print(f"{gossip.name} has seen {sampler.acknowledged} of {EPOCHS * len(dataset)} items")
+    print(f"{gossip.name} trained on {sampler.acknowledged} of {EPOCHS * len(dataset)} items")
 with torch.no_grad():
     print(f"error on the whole curve {functional.mse_loss(net(x), x.sin()):.5f}")

@@ -41,7 +41,7 @@ def step(table, rng):
     scores[:, 0] -= 1  # the target score is 1 for a partner, and 0 for the rest
     by_word = np.einsum("no,nos->ns", scores, other)
     by_other = scores[:, :, None] * word[:, None, :]
-    ids = np.concatenate([words, others.reshape(-1)])  # duplicates are added up
+    ids = np.concatenate([words, others.reshape(-1)])  # the table sums the rows of a repeated id
     table.add(LEARNING_RATE * np.concatenate([by_word, by_other.reshape(-1, SIZE)]), ids)
 
 

@@ -13,7 +13,7 @@ EXAMPLE = EXAMPLES / "shared_data.py"
 def test_the_nodes_together_see_each_item_once_an_epoch(run: Runner) -> None:
     done = run(*DPWA, "launch", "-n", 2, "--", sys.executable, "-W", "error", EXAMPLE)
     assert done.returncode == 0, done.stderr
-    seen = [(int(a), int(b)) for a, b in re.findall(r"seen (\d+) of (\d+) items", done.stdout)]
+    seen = [(int(a), int(b)) for a, b in re.findall(r"on (\d+) of (\d+) items", done.stdout)]
     assert len(seen) == 2
     assert sum(part for part, _ in seen) == seen[0][1] == 5 * 2048
     errors = [float(error) for error in re.findall(r"whole curve ([\d.]+)", done.stdout)]
