@@ -68,8 +68,8 @@ def link(
 ) -> None:
     """Measure the latency and bandwidth of the link from another machine to this one.
 
-    First start `dpwa bench link --serve` on the other machine. It sends random bytes to any machine
-    that connects, in the same way as a node sends its snapshots. Ctrl-C ends it.
+    First start `dpwa bench link --serve` on the other machine. That command sends random bytes to
+    any machine that connects, in the same way as a node sends its snapshots. Ctrl-C ends it.
 
     The latency is the time from a request to the header of the answer. The bandwidth is the payload
     that one stream carries per second. `dpwa status --json` shows the same values for each peer. If
@@ -108,7 +108,7 @@ def _serve(port: int, bind: str, seconds: float) -> None:
         typer.echo(f"serving on port {port} for {seconds:g} s. On another machine, run:")
         typer.echo(f"dpwa bench link {target}")
         if found is None and is_wildcard(bind):
-            typer.echo("HOST is this machine, which has no address except loopback yet", err=True)
+            typer.echo("HOST is this machine, which has only a loopback address so far", err=True)
         wait_seconds(seconds)
 
 

@@ -34,7 +34,7 @@ def dashboard(
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve a web page that shows the nodes of a run, their speed, and how far they are apart.
+    """Serve a web page that shows the nodes of a run, their speeds, losses and consensus distances.
 
     The page shows all running nodes. The command needs the address of only one node, because each
     node reports on the others. The page cannot change the run. Ctrl-C ends the command, and the

@@ -73,7 +73,7 @@ def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
     )
     if result.consensus_distance is not None:
         distance = f"{result.consensus_distance:.2g}"
-        console.print(f"At the end, the nodes averaged. Their consensus distance is {distance}.")
+        console.print(f"At the end, the nodes averaged. The consensus distance is then {distance}.")
     for title, text in (
         ("Picture", out_dir / "demo.png"),
         ("Figures", out_dir / "result.json"),

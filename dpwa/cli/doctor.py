@@ -32,11 +32,11 @@ def doctor(
 ) -> None:
     """Ask each node which peers it cannot reach, and explain the problems.
 
-    The output names the nodes that refuse a connection, do not answer or are unknown, wrong keys,
-    and names that two nodes use. The command also compares the settings, models, clocks and lists
-    of members of the nodes, and their versions of dpwa, Python, torch and NVIDIA's driver. A node
-    that this machine cannot reach may still be reachable for its peers. If nodes are on other
-    hosts, the output has the address at which they reach this machine, and how it was found.
+    The output names nodes that refuse a connection, do not answer or are unknown. It also names
+    wrong keys, and names that two nodes use. The command also compares the nodes' settings, models,
+    clocks, lists of members, and versions of dpwa, Python, torch and NVIDIA's driver. A node that
+    this machine cannot reach may still be reachable for its peers. If nodes are on other hosts, the
+    output has the address at which they reach this machine, and how this address was found.
 
     The exit code is 3 if a connection is missing, and 1 if there is any other problem.
 
@@ -82,8 +82,8 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
         typer.echo(f"{name} was at {where}. Its peers consider it dead")
     for name, how in _ended(answers).items():
         typer.echo(f"{name} {how}")
-    wrong = plural(len(findings), "problem") if findings else "all is well"
-    typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
+    wrong = plural(len(findings), "problem") if findings else "no problems"
+    typer.echo(f"{len(reached)} of {len(answers)} nodes answer, {wrong}")
 
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:

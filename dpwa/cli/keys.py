@@ -64,7 +64,9 @@ def add(
     name: Name,
     key: Annotated[
         str,
-        typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or the file NAME.pub."),
+        typer.Argument(
+            metavar="PUBLIC_KEY_OR_FILE", help="The node's public key, or its file NAME.pub."
+        ),
     ],
     keys: Keys = KEYS,
 ) -> None:

@@ -304,7 +304,7 @@ def launch(
 
     If a node fails, the command reports it, and the other nodes continue. With --restart
     on-failure, the command restarts the node under its name, and the node adopts the state of a
-    peer. A node that ends without `finish` has failed, whatever its exit code. If your script never
+    peer. A node that ends without `finish` has failed, even with exit code 0. If your script never
     calls `finish`, set `needs_finish: false`. A node has also failed if its model is not finite at
     the end, if it finished alone although other nodes have not failed, or if most of its peers
     still have different parameters. Such a node is not restarted.

@@ -273,7 +273,7 @@ def _show(base: Config, setting: Setting, rows: list[Row]) -> None:
         console.print("The table ignores the codecs of single nodes and links.")
     if (present := rows[0][1]).is_late:
         console.print(
-            screen.plain(f"Your fetches all time out. Set timeout_ms to {present.timeout_ms}.")
+            screen.plain(f"All your fetches time out. Set timeout_ms to {present.timeout_ms}.")
         )
     cells = [_cells(change, cost) for change, cost in rows]
     console.print()

@@ -17,7 +17,8 @@ from dpwa.types import JsonObject
 
 BEST = "best"
 OF_SEVERAL = (
-    "Each figure is the median of the runs with these settings. If half of them have none, it is -."
+    "Each figure is the median of the runs with these settings. A figure that half of the runs do "
+    "not have is shown as -."
 )
 
 
@@ -159,14 +160,14 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
             yield (
                 "rounds to target",
                 number(figures.rounds_to_target),
-                "updates of a node, mean",
+                "updates of each node (mean)",
             )
     yield "length", duration(figures.seconds), "simulated"
-    yield "rounds", number(figures.rounds), "updates of a node, mean"
+    yield "rounds", number(figures.rounds), "updates of each node (mean)"
     yield "nodes", number(figures.nodes), "alive at the end"
     yield "steps per second", number(figures.steps_per_s), "of all nodes together"
     yield "waiting", share(figures.waiting_share), "of the nodes' time was spent waiting for peers"
-    yield "sent", size(figures.bytes_per_node), "by a node, mean"
+    yield "sent", size(figures.bytes_per_node), "by each node (mean)"
     yield "  most", size(figures.most_bytes_sent), "by one node"
     if figures.serving_fairness is not None:
         remark = "Jain's index of serving, 1 if all nodes served the same amount"
@@ -177,6 +178,6 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
         yield "loss", f"{figures.loss:.3g}", "mean of the nodes"
     yield "consensus distance", f"{figures.consensus_distance:.3g}", "of a node from the mean"
     alike = run.planned.scenario.task in BEGIN_ALIKE
-    what = ("variance", "between nodes") if alike else ("variance ratio", "to the first variance")
+    what = ("variance", "between nodes") if alike else ("variance ratio", "end to start")
     yield what[0], f"{figures.variance_ratio:.3g}", what[1]
     yield "engine", figures.detail, f"seed {figures.seed}"

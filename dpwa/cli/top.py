@@ -97,7 +97,7 @@ def _show_once(watch: Watch, look: ViewChoices, *, as_json: bool) -> None:
     if as_json or has_answer:
         _print(view, look, as_json=as_json)
     if not has_answer:
-        tried = "; ".join(
+        tried = ", ".join(
             f"{node.endpoint} ({node.problem or 'no answer in time'})" for node in view.nodes
         )
         typer.echo(f"dpwa: no node answers. Tried {tried}", err=True)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ROW_INCHES = 0.2
 MAX_WRITTEN = 10  # maximum number of nodes with a number in each cell
 DARK_CELL = 0.55  # share of the largest value above which text is white
-MOMENTS = 80  # of a time line; events of several nodes in one moment have one mark
+MOMENTS = 80  # number of moments on a time line. Reports of an event in one moment share one mark
 BYTES = "bytes"  # unit of an axis
 MEAN = ""  # stands for the mean of the nodes
 TRAFFIC = ("sent", "received", "mapped")
@@ -70,9 +70,9 @@ _WHY = {
     "out of sync": "out of sync",
 }
 _AREA = "The line is the mean of the nodes. The area is from the lowest to the highest value."
-_EMPTY = "A cell is empty if there was none between these two nodes."
+_EMPTY = "An empty cell means 0."
 _TEXTS = {  # title, explanation, and label of the vertical axis
-    "loss": ("Training loss", "The loss that each node passed to its updates.", "training loss"),
+    "loss": ("Training loss", "The loss that each node reported.", "training loss"),
     "speed": ("Steps per second", "Training steps of each node.", "steps/s"),
     "consensus": (
         "Consensus distance",
@@ -84,15 +84,15 @@ _TEXTS = {  # title, explanation, and label of the vertical axis
     "speed-of-runs": ("Steps per second of a node", _AREA, "steps/s"),
     "bytes-of-runs": (
         "Bytes that all nodes have merged",
-        "Snapshots that were merged, and values in collectives, such as the gradients of together: "
-        "received or mapped, added up.",
+        "The sum of merged snapshots and of values in collectives, such as the gradients of "
+        "together.",
         BYTES,
     ),
 }
 
 
 def charts_of(runs: Mapping[str, Facts]) -> Iterator[Chart]:
-    """Yield the pictures of one run's nodes, or of several runs. Unknown figures have none."""
+    """Yield the pictures of one run's nodes, or of several runs, without unknown figures."""
     if len(runs) > 1:
         yield from _of_runs(runs)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -166,7 +166,7 @@ def _height_of(run: Run) -> float:
 
 
 def _looks_of_nodes(facts: Facts) -> Looks:
-    """Return the line styles of the nodes. Of many nodes, only remarkable ones have a line."""
+    """Return the line styles of the nodes. If there are many, only remarkable nodes have a line."""
     remarkable: dict[str, str] = {}
     for kind, why in _WHY.items():
         for name, node in facts.nodes.items():
@@ -284,7 +284,7 @@ def draw_staleness(figure: Figure, bins: HistogramReport) -> None:
     axes.bar_label(bars, shares, color=INK, fontsize=8.5, padding=2)
     axes.margins(y=0.12)
     axes.tick_params(axis="x", labelsize=8.5)
-    label(axes, "updates behind, at most (0: or ahead)", "merges")
+    label(axes, "updates behind, at most (0 includes ahead)", "merges")
 
 
 def staleness_of(run: Run) -> HistogramReport | None:
@@ -385,7 +385,7 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Label the rows with names, the first on top. Of many rows, only every N-th has a label."""
+    """Label the rows with names, the first on top. With many rows, only every N-th has a label."""
     rows = range(0, len(names), _step(names))
     axes.set_yticks(rows, [short(names[row]) for row in rows])
     axes.set_ylim(len(names) - 0.5, -0.5)

@@ -23,16 +23,16 @@ from dpwa.types import JsonObject
 
 RUNS_STILL_S = 15.0  # seconds after its newest line in which a node counts as running
 MISSED_S = 4.0  # the same, for a node whose loss other nodes have noticed
-TOGETHER_S = 5.0  # nodes that end within this time have ended together
+TOGETHER_S = 5.0  # nodes that end within this time count as ended together
 BEFORE_S = 2.0  # tolerance for different clocks of machines
 
 End = Literal["ended", "lost", "running"]
 
 _SAID = {
-    "unreachable": "lost its connection",
+    "unreachable": "lost the connection to it",
     "silent": "got no answer in time",
     "suspect": "suspected it",
-    "dead": "took it for dead",
+    "dead": "considered it dead",
 }
 
 
@@ -123,7 +123,7 @@ class Facts:
 
 
 def facts_of(run: Run, now: float) -> Facts:
-    """Return the facts of a run. At `now`, in seconds since the epoch, some nodes still run."""
+    """Return the facts of a run. `now`, in seconds since the epoch, shows which nodes still run."""
     ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
     rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}
     conditions = {
@@ -202,19 +202,19 @@ def _lost(node: NodeLog, run: Run) -> NodeVerdict:
     said, goodbye = _noticed(node, run)
     if goodbye:
         text = (
-            f"said goodbye to {names(goodbye)}, but its log ends at {clock(node.last)} "
-            "without an end line: was it killed while it closed?"
+            f"announced its end to {names(goodbye)}, but its log ends at {clock(node.last)} "
+            "without an end line. It may have been killed while it closed"
         )
         return NodeVerdict("left", text, "odd")
     noticed = [f"{names(who)} {_SAID[kind]}" for kind, who in said.items()]
-    reasons = "; ".join([*noticed, "it never said goodbye", "its log ends without an end line"])
+    reasons = ". ".join([*noticed, "The lost node announced no end", "Its log has no end line"])
     return NodeVerdict(
-        "gone", f"was killed, or its machine failed, at {clock(node.last)}: {reasons}", "bad"
+        "gone", f"was killed, or its machine failed, at {clock(node.last)}. {reasons}", "bad"
     )
 
 
 def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the nodes that noticed the loss, by event, and the nodes with its goodbye."""
+    """Return the nodes that noticed the loss, by event, and the nodes that know of its end."""
     said: dict[str, list[str]] = {}
     goodbye = []
     for other, log in run.nodes.items():
@@ -236,8 +236,8 @@ def _all_lost_together(run: Run, ends: Mapping[str, End]) -> bool:
 
 def _lost_together(run: Run) -> NodeVerdict:
     text = (
-        f"All {len(run.nodes)} nodes were killed, or their machine failed, at {clock(run.last)}: "
-        "no log has an end line"
+        f"All {len(run.nodes)} nodes were killed, or their machine failed, at {clock(run.last)}. "
+        "No log has an end line"
     )
     return NodeVerdict("gone", text, "bad")
 
@@ -249,7 +249,7 @@ def _out_of_sync(node: NodeLog) -> list[NodeVerdict]:
     if not times:
         return []
     often = "once" if times == 1 else f"{times} times"
-    text = f"was out of sync {often}, {duration(seconds)} in all (by a sample a second)"
+    text = f"was out of sync {often}, for {duration(seconds)} in total (measured every second)"
     return [NodeVerdict("out of sync", text, "odd")]
 
 
@@ -258,10 +258,10 @@ def _restarts(node: NodeLog) -> list[NodeVerdict]:
     if not pairs:
         return []
     lost = [before for before, _ in pairs if not before.ended]
-    text = f"was started again {len(pairs)} times" if len(pairs) > 1 else "was started again"
+    text = f"was restarted {len(pairs)} times" if len(pairs) > 1 else "was restarted"
     before, after = pairs[-1]
     text += f", at {clock(after.began)}" if len(pairs) == 1 else f", last at {clock(after.began)}"
-    text += f", {duration(max(0.0, after.began - before.last))} after its log had ended"
+    text += f", {duration(max(0.0, after.began - before.last))} after its log ended"
     if lost:
         text += " without an end line" if len(pairs) == 1 else f" ({len(lost)} without an end line)"
     return [NodeVerdict("restarted", text, "odd")]

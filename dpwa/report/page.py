@@ -33,7 +33,7 @@ from dpwa.wire.messages import printable
 
 PAGE_NAME = "report.html"
 MAX_EVENT_ROWS = 300
-_ENDS = {"ended": "finished", "lost": "lost", "running": "still at work"}
+_ENDS = {"ended": "finished", "lost": "lost", "running": "running"}
 Runs = Mapping[str, Facts]  # by a unique name
 
 
@@ -121,17 +121,17 @@ def _compared(runs: Runs, loss: float | None) -> Iterator[str]:
     if times:
         first = min(times, key=lambda label: times[label])
         others = [f"{n} after {duration(s)}" for n, s in times.items() if n != first]
-        rest = f", {names(others, len(others))}" if others else ""
+        rest = f", then {names(others, len(others))}" if others else ""
         what = f"a mean loss of {number(target)}"
         if loss is None:
-            what = f"the lowest mean loss that all have reached, {number(target)},"
-        yield f"{first} was the first run to reach {what} after {duration(times[first])}{rest}."
+            what = f"the lowest mean loss that all runs have reached ({number(target)})"
+        yield f"{first} was the first run to reach {what}, after {duration(times[first])}{rest}."
     never = [label for label, seconds in found.items() if seconds is None]
     if never:
         yield f"{names(never)} never reached a mean loss of {number(target)}."
     best = min(runs, key=lambda label: runs[label].lowest_mean_loss)
     lowest = runs[best].lowest_mean_loss
-    yield f"The lowest mean loss of all is {number(lowest)}, of {best}."
+    yield f"The lowest mean loss of all runs is {number(lowest)}, in {best}."
 
 
 def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
@@ -188,7 +188,7 @@ def _title(runs: Runs) -> str:
 def _shown(label: str, facts: Facts) -> JsonObject:
     """Return the parts of the page about one run."""
     events, shown = moments(facts.run), moments(facts.run, MAX_EVENT_ROWS)
-    rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
+    rarest = "" if len(shown) == len(events) else f", of which the {len(shown)} rarest are below"
     return {
         "label": label,
         "about": _about(facts.run),
@@ -214,7 +214,7 @@ def _about(run: Run) -> str:
     hosts = {p.host for node in run.nodes.values() for p in node.processes if p.host}
     if hosts:
         parts.append(f"on {plural(len(hosts), 'host')}: {names(sorted(hosts))}")
-    return "; ".join(parts)
+    return ", ".join(parts)
 
 
 def _node_row(name: str, node: NodeFacts) -> list[str]:
@@ -223,7 +223,7 @@ def _node_row(name: str, node: NodeFacts) -> list[str]:
     end = f"{f'ended, {problem}' if problem else _ENDS[node.end]}, {clock(log.last)}"
     return [
         name,
-        end if len(log.processes) == 1 else f"{end}; {len(log.processes)} processes",
+        end if len(log.processes) == 1 else f"{end}, {len(log.processes)} processes",
         f"{log.total('steps'):,.0f}",
         number(rates.steps_per_s, 3),
         number(node.loss),
@@ -243,13 +243,13 @@ def _notes(run: Run) -> Iterator[str]:
     if thinned:
         most = max(len(node.rows) for node in thinned)
         yield (
-            f"The samples of {plural(len(thinned), 'node')} were thinned to {most} at most for the "
-            "pictures. Counters, totals and lowest losses are those of all samples."
+            f"The pictures of {plural(len(thinned), 'node')} show at most {most} samples per node. "
+            "Counters, totals and lowest losses cover all samples."
         )
     for span in run.spans:
         if span.number != run.number:
             yield (
-                f"The folder has another run, of {plural(span.nodes, 'node')}, from "
-                f"{moment(span.began)} to {clock(span.last)}: --run {span.number} shows it."
+                f"The folder has another run of {plural(span.nodes, 'node')}, from "
+                f"{moment(span.began)} to {clock(span.last)}. Use --run {span.number} to see it."
             )
     yield from (f"{remark}." for remark in run.remarks)

@@ -61,7 +61,7 @@ def test_all_is_well(tmp_path, nodes):
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "2 of 2 nodes answer; all is well",
+        "2 of 2 nodes answer, no problems",
     ]
 
 
@@ -244,7 +244,7 @@ def test_a_place_where_nobody_is_is_told_by_its_address(tmp_path):
     result = run_dpwa("doctor", "-c", file)
     assert result.exit_code == 3
     assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stdout
-    assert result.stdout.endswith("0 of 1 nodes answer; 1 problem\n")
+    assert result.stdout.endswith("0 of 1 nodes answer, 1 problem\n")
 
 
 def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for_good(tmp_path):
@@ -261,7 +261,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "b was at tcp://127.0.0.1:7001. Its peers consider it dead",
-        "1 of 1 nodes answer; all is well",
+        "1 of 1 nodes answer, no problems",
     ]
     assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}
 

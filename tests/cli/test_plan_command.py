@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each():
 
 def test_present_settings_that_time_out_are_told_and_others_get_the_time_they_need(config):
     large = ("-c", config, "--parameters", "10M", "--step-ms", "100", *THIN)
-    assert "Your fetches all time out. Set timeout_ms to 12100." in plan(*large).stdout
+    assert "All your fetches time out. Set timeout_ms to 12100." in plan(*large).stdout
     (choice,) = [c for c in planned(*large)["alone"] if c["changes"].get("codec") == "bf16"]
     assert choice["changes"]["timeout_ms"] == 6100
     assert not choice["is_late"]

@@ -171,7 +171,7 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     assert re.search(
         r"w2: has finished\. Its last message was \d+ s ago$", result.stdout, re.MULTILINE
     )
-    assert examined.stdout == "w2 has finished\n1 of 2 nodes answer; all is well\n"
+    assert examined.stdout == "w2 has finished\n1 of 2 nodes answer, no problems\n"
     assert (result.exit_code, examined.exit_code) == (0, 0)
 
 

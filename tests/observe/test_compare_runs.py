@@ -81,10 +81,10 @@ def test_the_figures_of_a_run(runs):
 
 def test_in_words(runs):
     first, never, best = sentences(runs, 0.5)
-    told = "fast was the first run to reach a mean loss of 0.5 after 9.7 s, plain after 19 s."
+    told = "fast was the first run to reach a mean loss of 0.5, after 9.7 s, then plain after 19 s."
     assert first == told
     assert never == "silent never reached a mean loss of 0.5."
-    assert best.startswith("The lowest mean loss of all is")
+    assert best.startswith("The lowest mean loss of all runs is")
     assert list(sentences(dict.fromkeys("ab", runs["silent"]), None)) == [
         "No run has reported a loss."
     ]
@@ -107,7 +107,7 @@ def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert page.mistakes == []
     assert page.tags.count("svg") == len(list((tmp_path / "out").glob("*.png"))) == 4
-    assert "fast was the first run to reach the lowest mean loss that all have reached" in page.text
+    assert "fast was the first run to reach the lowest mean loss that all runs have" in page.text
 
 
 def test_names_of_runs_are_text_and_may_be_broken_so_that_eight_fit_a_page(runs):

@@ -69,11 +69,11 @@ def page(html):
 def test_it_names_the_slow_and_the_lost_with_the_reason(report, page):
     for text in (report.stdout, page.text):
         assert "w5 was killed, or its machine failed, at" in text
-        assert "w1, w2, w4, w6 and 2 more lost its connection" in text
-        assert "took it for dead; it never said goodbye; its log ends without an end line" in text
+        assert "w1, w2, w4, w6 and 2 more lost the connection to it" in text
+        assert "considered it dead. The lost node announced no end. Its log has no end line" in text
         assert "w3 takes 1 steps/s (median of the others: 5), which is 5.0 x slower" in text
-        assert "w7 was started again, at" in text
-        assert "6.0 s after its log had ended without an end line" in text
+        assert "w7 was restarted, at" in text
+        assert "6.0 s after its log ended without an end line" in text
         assert "10 nodes trained for 20 s" in text
 
 
@@ -163,7 +163,7 @@ def test_who_has_said_goodbye_was_not_killed_in_its_training(tmp_path):
     write_log(tmp_path, "w1", events=[(15, "left", "w2")])
     write_log(tmp_path, "w2", seconds=15, ends=False)
     (only,) = told(facts_in(tmp_path))
-    assert only.startswith("w2 said goodbye to w1, but its log ends at")
+    assert only.startswith("w2 announced its end to w1, but its log ends at")
 
 
 def test_a_node_that_waits_for_the_others_at_the_end_is_not_stalled(tmp_path):
