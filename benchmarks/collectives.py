@@ -1,7 +1,7 @@
-"""all_reduce, broadcast, all_gather and barriers, beside those of Gloo.
+"""Compare all_reduce, broadcast, all_gather and barriers with those of Gloo.
 
-Every repetition runs every measure once, so that ratios hold on a machine whose speed changes. Let
-nothing else run meanwhile. docs/benchmarks.md says what each measure is.
+Each repetition runs every measure once, so ratios hold even if the speed of the machine changes.
+Run nothing else at the same time. docs/benchmarks.md describes each measure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from common import (
 LINKS = ("shm", "tcp")
 GLOO = "gloo"
 SMALL_BYTES = 1000
-CALLS = 50  # in a row, of what takes less than a millisecond
+CALLS = 50  # calls in a row for a sample, if a call takes less than a millisecond
 WHO = {"shm": "dpwa, same host", "tcp": "dpwa, streamed", GLOO: "Gloo"}
 WHAT = {
     "all_reduce": "all_reduce",

@@ -1,7 +1,7 @@
-"""Collectives streamed through a link between two network namespaces, beside those of Gloo.
+"""Compare collectives with Gloo's, over a link between two network namespaces.
 
-Half of the processes are in each namespace. Linux only, as root; needs `ip` and `tc`. Everything it
-has made is removed at the end.
+Half of the processes run in each namespace. The script needs Linux, root, `ip` and `tc`. At the
+end, it removes the namespaces and the link.
 """
 
 from __future__ import annotations

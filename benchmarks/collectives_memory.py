@@ -1,6 +1,8 @@
-"""Memory of a process beyond the value that it all-reduces, in sizes of the value.
+"""Measure the memory of a process that all-reduces a value, in sizes of the value.
 
-Of Pss, Rss and their peaks; see `memory.py` for what they are. The peak of Pss is sampled.
+The value itself is not counted.
+
+The figures are Pss, Rss and their peaks, which `memory.py` explains. The peak of Pss is sampled.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def _all_reduce(_: argparse.Namespace) -> None:
         plan = session.plan
         (link,) = plan.ports
         config = plan.config(link, transport=link)
-        flat = FlatModel(plan.nbytes, 1, seed=session.index).flat  # random: every page is touched
+        flat = FlatModel(plan.nbytes, 1, seed=session.index).flat  # random: uses every page
         session.barrier()
         reset_peak()
         before = memory_of_process()

@@ -1,7 +1,7 @@
-"""What the benchmarks share: a script starts itself again as the processes that it measures.
+"""The common part of the benchmarks. A script starts itself again as several processes.
 
-Every repetition runs every measure once, in an order that rotates, so that ratios hold on a machine
-whose speed changes. The processes tell their parent what they have found in one line of JSON.
+Each repetition runs every measure once, in an order that rotates, so ratios hold even if the speed
+of the machine changes. Each process sends its figures to the parent process as one line of JSON.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ ROOT = Path(__file__).resolve().parent.parent
 TRANSPORTS = ("auto", "shm", "tcp")
 LOCAL_HOST = "127.0.0.1"
 BYTES_PER_VALUE = 4  # float32
-PATIENCE_S = 120.0  # for another process that does not come
+PATIENCE_S = 120.0  # maximum wait for another process
 MIN_TIMEOUT_MS = 5_000
-SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
-WARM_UPS = 2  # repetitions that nobody counts: fresh memory, new connections
+SLOWEST_BYTES_PER_MS = 10_000  # a fetch over a link of 80 Mbit/s must not time out
+WARM_UPS = 2  # repetitions that do not count, because of new memory and connections
 FAILURES_ALLOWED = 0.1  # share of the rounds of a measure that may merge nothing
 
-# Seconds of each figure that a process has timed in one repetition of a measure: none where others
-# do the timing. `None` when its round merged nothing.
+# The seconds of each figure that this process has timed in one repetition of a measure. The dict is
+# empty if other processes time the figures. `None` means that the round merged nothing.
 Sample = dict[str, float] | None
 Work = Callable[[], object]
-Ratio = tuple[tuple[str, ...], tuple[str, ...]]  # of two sums of figures
+Ratio = tuple[tuple[str, ...], tuple[str, ...]]  # the figures in the dividend, and in the divisor
 
 
 def _nothing() -> None:
-    """Do what is to be done where nothing is."""
+    """Do nothing."""
 
 
 class BenchmarkError(DpwaError):
-    """A benchmark has no result: a process failed, or too many rounds merged nothing."""
+    """The benchmark has no result, because a process failed or too many rounds merged nothing."""
 
 
 # The parent
@@ -63,13 +63,13 @@ class BenchmarkError(DpwaError):
 
 @dataclass(frozen=True)
 class Plan:
-    nbytes: int  # size of what is exchanged
-    hosts: tuple[str, ...]  # where each process listens, by rank
-    ports: dict[str, tuple[int, ...]]  # by rank, of each link and of whatever else listens
-    options: dict[str, Any] = field(default_factory=dict)  # what else the script tells them
+    nbytes: int  # the size of the model or value that is exchanged
+    hosts: tuple[str, ...]  # the address of each process, by rank
+    ports: dict[str, tuple[int, ...]]  # for each name of a link, the ports by rank
+    options: dict[str, Any] = field(default_factory=dict)  # other values for the processes
 
     def config(self, link: str, **settings: Any) -> Config:
-        """Return the configuration of the nodes of a link; no variable can change it."""
+        """Return the configuration of a link's nodes, without environment variables."""
         nodes = [
             {"name": node_name(rank), "host": host, "port": port}
             for rank, (host, port) in enumerate(zip(self.hosts, self.ports[link], strict=True))
@@ -80,10 +80,10 @@ class Plan:
                 "nodes": nodes,
                 "merge": "interpolate",
                 "timeout_ms": timeout_ms,
-                "repeat": "merge",  # every round is to be a whole one, whoever is ahead
+                "repeat": "merge",  # so that every round merges, even an old snapshot
                 "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
-                "log_level": "error",  # nodes come and go within seconds, and would warn about it
+                "log_level": "error",  # because of warnings when nodes come and go
                 "needs_finish": False,
                 **settings,
             }
@@ -96,7 +96,7 @@ class Plan:
 def plan_of(
     nbytes: int, links: Iterable[str], processes: int | Sequence[str] = 2, **options: Any
 ) -> Plan:
-    """Make a plan for so many processes of this machine, or one at each of these hosts."""
+    """Return a plan for so many processes on this machine, or for one process on each host."""
     hosts = (LOCAL_HOST,) * processes if isinstance(processes, int) else tuple(processes)
     names = list(links)
     ports = iter(free_ports(len(hosts) * len(names)))
@@ -120,7 +120,7 @@ def run(
     take_part: Callable[[argparse.Namespace], None],
     options: argparse.Namespace,
 ) -> None:
-    """Start the processes and compare what they find, or be one of them."""
+    """In the parent process, call `compare`. In each process that it starts, call `take_part`."""
     try:
         (take_part if is_node() else compare)(options)
     except DpwaError as error:
@@ -130,16 +130,16 @@ def run(
 
 
 def fail(error: Exception) -> NoReturn:
-    """End the script: 2 for the user's mistakes, 1 for a benchmark that failed."""
+    """Exit with status 2 for a mistake of the user, and with 1 for a benchmark that failed."""
     sys.stderr.write(f"{Path(sys.argv[0]).name}: {error}\n")
     sys.exit(2 if isinstance(error, UserError) else 1)
 
 
 def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
-    """Run this script (or `command`) once for each host of the plan; return what each told, by
-    rank.
+    """Run this script, or `command`, once for each host of the plan. Return the figures by rank.
 
-    `BenchmarkError`: a process failed; the others have been stopped, as after an interrupt.
+    Raises `BenchmarkError` if a process failed. The other processes are then stopped, as they are
+    after an interrupt.
     """
     from rich.console import Console
 
@@ -166,8 +166,8 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
         is_stopping |= number not in PASSED_ON
 
     environment = {
-        "OMP_NUM_THREADS": "1",  # figures of one thread; and the processes share the cores
-        # The host name, which Gloo would look up, need not be known in a container.
+        "OMP_NUM_THREADS": "1",  # because the processes share the cores
+        # Otherwise, Gloo looks up the host name, which may be unknown in a container.
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0",
     }
     status = Console(stderr=True).status("Starting the processes")
@@ -180,20 +180,20 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
             )
             run_nodes(launch, on_line, on_exit=on_exit, on_signal=on_signal)
     finally:
-        sweep()  # shared memory of a process that was killed
+        sweep()  # removes the shared memory of processes that were killed
     return [told.get(name) for name in names]
 
 
-# A process
+# One process
 
 
 @dataclass
 class Measure:
-    """One thing to measure; all processes take part in it at the same time."""
+    """One measure. All processes take part in it at the same time."""
 
-    # returns the seconds of each figure timed here, `None` when a round failed
+    # returns the seconds of each figure that this process times, or `None` if a round failed
     run: Callable[[], Sample]
-    prepare: Work = _nothing  # does what must be done before, and is not timed
+    prepare: Work = _nothing  # is called before, and is not timed
 
 
 def timed(
@@ -205,10 +205,10 @@ def timed(
     prepare: Work = _nothing,
     settle: Work = _nothing,
 ) -> Measure:
-    """Make a measure of `work`; `prepare` before it and `settle` after it are not timed.
+    """Return a measure that times `work`, but not `prepare` before it and `settle` after it.
 
-    A process that does not take part waits. `calls` in a row make one sample, for what is too short
-    to be timed alone; its time is that of one call.
+    A process that does not take part waits. If a call is too short to be timed alone, one sample
+    times `calls` calls in a row. The sample is the time of one call.
     """
 
     def run() -> Sample:
@@ -226,9 +226,9 @@ def timed(
 
 
 class Session(Closeable):
-    """A process of a benchmark: reads the plan, and is in a process group of Gloo with the others.
+    """A process of a benchmark. It reads the plan and joins the Gloo group of all processes.
 
-    The one with `index` 0 times what is timed in one process only.
+    The process with `index` 0 measures the times that only one process measures.
     """
 
     def __init__(self) -> None:
@@ -255,16 +255,17 @@ class Session(Closeable):
         )
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait until all processes have called this method."""
         self._dist.barrier()
 
     def close(self) -> None:
         self._dist.destroy_process_group()
 
     def repeat(self, measures: Mapping[str, Measure], repetitions: int) -> None:
-        """Run every measure once in each repetition, and tell the parent the samples.
+        """Run every measure once in each repetition, and send the samples to the parent process.
 
-        What a process does between two barriers disturbs no other measure.
+        Barriers separate the measures, so the work for one measure does not disturb another
+        measure.
         """
         names = list(measures)
         samples: dict[str, list[Sample]] = {name: [] for name in names}
@@ -284,7 +285,7 @@ class Session(Closeable):
 
 
 def told() -> tuple[Plan, int, Path]:
-    """Return the plan of this process, its rank, and the file that holds the plan."""
+    """Return the plan of this process, its rank, and the path of the plan's file."""
     path = Path(os.environ["DPWA_CONFIG"])
     plan = json.loads(path.read_text(encoding="utf-8"))
     ports = {name: tuple(each) for name, each in plan["ports"].items()}
@@ -298,18 +299,18 @@ def tell(record: object) -> None:
 
 
 def _leave(number: int, _frame: object) -> None:
-    sys.exit(128 + number)  # quietly, and all that is open is closed
+    sys.exit(128 + number)  # without a message, and with all files closed
 
 
 # Figures
 
 
 def figures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, dict[str, float]]:
-    """Return the median, least and most of every figure in milliseconds, by name.
+    """Return the median, minimum and maximum of every figure in milliseconds, by name.
 
-    Where several processes time a figure, a repetition takes as long as its slowest process. It
-    counts only when no process has failed in it. `BenchmarkError`: more than a tenth of the rounds
-    of a measure merged nothing.
+    If several processes time a figure, a repetition takes as long as its slowest process. A
+    repetition counts only if no process failed in it. Raises `BenchmarkError` if more than a tenth
+    of the rounds of a measure merged nothing.
     """
     figures: dict[str, dict[str, float]] = {}
     for measure in reports[0]:
@@ -326,13 +327,13 @@ def figures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, d
 
 
 def failures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, int]:
-    """Return how many rounds of each measure merged nothing; only those where some did."""
+    """Return the number of rounds that merged nothing, for each measure with such rounds."""
     counts = {m: sum(list(report[m]).count(None) for report in reports) for m in reports[0]}
     return {measure: count for measure, count in counts.items() if count}
 
 
 def ratios_of(figures: Mapping[str, Any], ratios: Iterable[Ratio]) -> dict[str, float]:
-    """Return those ratios whose figures were measured, of medians, such as `x / (copy + lerp)`."""
+    """Return the ratios of the measured medians, by names such as `x / (copy + lerp)`."""
 
     def total(names: Sequence[str]) -> float:
         return sum(figures[name]["median_ms"] for name in names)
@@ -361,7 +362,7 @@ def result_of(plan: Plan, ratios: Iterable[Ratio], command: Sequence[str] = ()) 
 
 
 def this_machine() -> dict[str, Any]:
-    """Describe this machine, and the versions of what matters; torch is not imported for it."""
+    """Return this machine's description and the versions of packages, without importing torch."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -401,19 +402,19 @@ def _slowest(repetitions: Sequence[tuple[Sample, ...]]) -> dict[str, list[float]
 
 
 def add_options(parser: argparse.ArgumentParser, measures: Sequence[str], processes: int) -> None:
-    """Add the options that `plane`, `collectives` and `tables` have in common."""
+    """Add the common options of `plane`, `collectives` and `tables`."""
     parser.add_argument("--processes", type=at_least(2), default=processes)
     parser.add_argument(
-        "--repetitions", type=at_least(1), default=9, help="of each measure, interleaved"
+        "--repetitions", type=at_least(1), default=9, help="number of repetitions of each measure"
     )
     parser.add_argument(
         "--only",
         type=lambda text: tuple(one_of(name.strip(), measures) for name in text.split(",")),
         default=tuple(measures),
         metavar="NAMES",
-        help="measure only these, separated by commas",
+        help="the measures to run, separated by commas (all)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, and the table beside it")
+    parser.add_argument("--json", action="store_true", help="print JSON, tables on standard error")
 
 
 def at_least(least: float) -> Callable[[str], Any]:
@@ -444,9 +445,9 @@ def show(
     as_json: bool,
     more: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Print what `result_of` returned, and `more` numbers beside the ratios.
+    """Print the result of `result_of`, and the numbers in `more` next to the ratios.
 
-    With `as_json` JSON goes to standard output, and the tables to standard error.
+    If `as_json`, print JSON on standard output and the tables on standard error.
     """
     out = sys.stderr if as_json else sys.stdout
     machine = result["machine"]
@@ -471,7 +472,7 @@ def show(
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None, texts: int = 1
 ) -> None:
-    """Print a table, on standard error unless told otherwise; numbers follow the texts."""
+    """Print a table on `out`, or on standard error. The first `texts` columns are texts."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,8 +1,8 @@
-"""What the page of the dashboard costs its browser: frames and memory beside many real nodes.
+"""Measure the frames and the memory of the dashboard's page with many real nodes.
 
-The nodes run in a few processes and gossip small arrays. An empty page is measured at the same
-time, in a browser of its own: what it has to wait for is due to the machine. Needs Chromium and
-pip install -c constraints.txt '.[e2e]'.
+The nodes run in a few processes and gossip small arrays. At the same time, a second browser shows
+an empty page. Delays of the empty page are due to the machine. The script needs Chromium and `pip
+install -c constraints.txt '.[e2e]'`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dpwa.launch.ports import free_ports
 
 PROCESSES = 4
 STEP_S = 1.0
-SETTLED_S = 15.0  # until all nodes are found, and the page has drawn them all
+SETTLED_S = 15.0  # time until the page has drawn all nodes
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Counts frames, and whatever keeps the page from answering.
+# This script counts frames and long tasks of the page.
 MEASURE = """
 window.measured = {longest_frame_ms: 0, longest_task_ms: 0, tasks: 0, frames: 0, slow_frames: 0};
 new PerformanceObserver((list) => {
@@ -66,19 +66,19 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=64)
-    parser.add_argument("--minutes", type=float, default=10.0, help="for which the page is open")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time that the page is open")
     parser.add_argument(
         "--before-minutes",
         type=float,
         default=0.0,
-        help="that the run has lasted then",
+        help="time of the run before the page opens",
     )
     parser.add_argument("--names", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _gossip(config: dict[str, Any], names: Sequence[str]) -> None:
-    """Be these nodes, until standard input ends."""
+    """Run these nodes in this process until standard input ends."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(DpwaConnection(name, config)) for name in names]
         ends = threading.Event()
@@ -153,7 +153,7 @@ def _dashboard(place: str) -> Iterator[str]:
     try:
         found = re.search(r"http://\S+", process.stdout.readline())
         if found is None:
-            raise BenchmarkError("dpwa dashboard has not started")
+            raise BenchmarkError("dpwa dashboard did not start")
         yield found[0]
     finally:
         process.terminate()
@@ -162,16 +162,16 @@ def _dashboard(place: str) -> Iterator[str]:
 
 @contextmanager
 def _browsers() -> Iterator[Callable[[str], Any]]:
-    """Yield what opens a page in a browser of its own."""
+    """Yield a function that opens a page in a browser of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise BenchmarkError(
-            "this needs playwright: pip install -c constraints.txt '.[e2e]'"
+            "install playwright: pip install -c constraints.txt '.[e2e]'"
         ) from None
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise BenchmarkError("this needs Chromium")
+        raise BenchmarkError("install Chromium, which was not found")
     with sync_playwright() as playwright, ExitStack() as stack:
 
         def launch(url: str) -> Any:

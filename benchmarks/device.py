@@ -1,7 +1,7 @@
-"""Publishing and merging a model on a CUDA device, beside bare copies of the same bytes.
+"""Compare publishing and merging a model on a CUDA device with plain copies of the same bytes.
 
-Every repetition runs every measure once. No node takes part: these are the two steps of a round
-that touch the device.
+Each repetition runs every measure once. There are no nodes, because only these two steps of a round
+use the device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=30)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("no CUDA device")
+        parser.error("this machine has no CUDA device")
     print(torch.cuda.get_device_name())
     result = {size: _measure(nbytes_of(size), options.repetitions) for size in options.sizes}
     names = list(next(iter(result.values())))
@@ -47,7 +47,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
     state = ModuleState(own, with_buffers=True)
     slot = np.zeros(state.nbytes, np.uint8)
     state.start_copy(slot, check_finite=True).wait_complete()
-    theirs = slot.copy()  # as what comes from peers, it is not pinned
+    theirs = slot.copy()  # not pinned, like memory for a peer's snapshot
     pageable = torch.from_numpy(theirs).view(torch.float32)
     seconds: dict[str, list[float]] = defaultdict(list)
 
@@ -81,7 +81,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
         flat.lerp_(received, FACTOR)
         torch.cuda.synchronize()
 
-    for _ in range(repetitions + 1):  # the first one does not count
+    for _ in range(repetitions + 1):  # the first repetition does not count
         timed("copy to pinned memory", to_host)
         timed("publish, guard: finite", lambda: publish("finite"))
         timed("publish, guard: off", lambda: publish("off"))

@@ -1,4 +1,4 @@
-"""GoSGD on sorted digits: its rule in a plain loop, and `push_sum` between real nodes."""
+"""Compare GoSGD in a plain loop with `push_sum` between nodes, on sorted digits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ BATCH = 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8, help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="of each node (%(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each node (%(default)s)")
     parser.add_argument("--lr", type=float, default=0.003, help="learning rate (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=8, help="at least 2 (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=8, help="seeds, at least 2 (%(default)s)")
     parser.add_argument("--probability", type=float, nargs="+", default=[0.4, 1.0])
     options = parser.parse_args()
     for probability in options.probability:
@@ -34,7 +34,7 @@ def show(name: str, runs: list[tuple[float, float]]) -> None:
 
 
 class Nodes:
-    """Learners that begin alike, each on one piece of the digits sorted by label."""
+    """Learners with the same start. Each has one part of the digits, which are sorted by label."""
 
     def __init__(self, options: argparse.Namespace, seed: int) -> None:
         import numpy as np
@@ -51,7 +51,7 @@ class Nodes:
         self.batches = [np.random.default_rng(1000 * seed + rank) for rank in range(options.nodes)]
         self.lr, self.steps, self.seed, self.count = options.lr, options.steps, seed, options.nodes
         self.weights = [1.0] * options.nodes
-        self.stepped = 0.0  # sum of the weights with which steps were taken
+        self.stepped = 0.0  # the sum of the weights at all steps
 
     def step(self, rank: int) -> float:
         import torch
@@ -74,7 +74,7 @@ class Nodes:
         return parameters_to_vector(self.models[rank].parameters()).detach().clone()
 
     def take(self, rank: int, shares: list[tuple[Any, float]]) -> None:
-        """Merge what was sent to a node: x = (w x + u y) / (w + u); w = w + u."""
+        """Merge the parameters that a node received: x = (w x + u y) / (w + u), w = w + u."""
         import torch
         from torch.nn.utils import vector_to_parameters
 
@@ -98,9 +98,10 @@ class Nodes:
 
 
 def in_a_loop(nodes: Nodes, probability: float, *, in_turns: bool) -> tuple[float, float]:
-    """Merge what came, step, send half of the weight with a probability; node after node, or all.
+    """Each node merges received parameters, takes a step, and sends half of its weight at random.
 
-    Source: Blot et al., Gossip Training for Deep Learning (2016), algorithm 1.
+    Nodes take turns, or all act in the same step. Source: Blot et al., Gossip Training for Deep
+    Learning (2016), algorithm 1.
     """
     rng, everybody = random.Random(nodes.seed), list(range(nodes.count))
     sent: list[list[tuple[Any, float]]] = [[] for _ in everybody]

@@ -1,9 +1,10 @@
-"""What averaging the gradients of every step costs: `algorithm: together` beside DDP over Gloo.
+"""Compare the costs of averaging gradients with `algorithm: together` and with DDP over Gloo.
 
-Each process has a model of its own for each way; they take turns, all processes in the same way at
-the same time. A ratio is what a way adds to the step, relative to what DDP adds. With `--mbit`, the
-processes are in network namespaces of their own, with a link of such a rate between them: on Linux
-only, as root; needs `ip` and `tc`. Give `--transport tcp`, too: memory is shared between these.
+Each process has one model for each method. The methods take turns, and all processes use the same
+method at the same time. The result is the time that `together` adds to a step, divided by the time
+that DDP adds. With `--mbit`, each process runs in its own network namespace, with a link of this
+rate. This needs Linux, root, `ip` and `tc`. Then also set `--transport tcp`, because the namespaces
+share the memory of this machine.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ TITLES = {
     "ddp": "DistributedDataParallel, Gloo",
     "together": "algorithm: together",
 }
-LAYERS = 10  # of equal size: DDP averages buckets of 25 MB while others are computed
-CALLS = 10  # steps of one sample, for models whose steps are short
+LAYERS = 10  # of equal size, so that DDP can average a bucket of 25 MB during the backward pass
+CALLS = 10  # steps in a sample, for models with short steps
 TINY_TENSORS, TINY_VALUES = 8000, 16
 MODELS = ("layers", "gpt", "mlp", "tensors")
 
@@ -58,17 +59,17 @@ def _options() -> argparse.Namespace:
         "8,000 tensors of 16 values",
     )
     parser.add_argument(
-        "--size-mb", type=float, default=100.0, help="of all gradients of `layers`, in 10^6"
+        "--size-mb", type=float, default=100.0, help="size of all gradients of `layers`, 10^6 bytes"
     )
     parser.add_argument("--processes", type=at_least(2), default=2)
-    parser.add_argument("--batch", type=at_least(1), default=1, help="samples of a step")
+    parser.add_argument("--batch", type=at_least(1), default=1, help="samples in a step")
     parser.add_argument(
         "--device-ms",
         type=float,
         default=0.0,
-        help="what a device would take for the backward pass, without using this machine's cores",
+        help="simulated time of the backward pass on a device, which uses no core of this machine",
     )
-    parser.add_argument("--mbit", type=at_least(1), help="of the link, in 10^6 bits per second")
+    parser.add_argument("--mbit", type=at_least(1), help="rate of the link, 10^6 bits per second")
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
     parser.add_argument("--repetitions", type=at_least(1), default=15)
     return parser.parse_args()
@@ -116,11 +117,11 @@ def _train(options: argparse.Namespace) -> None:
     def look() -> None:
         pace = gossip.connection.node.report()["pace"]["in_pace"]
         if len(pace) < session.count and len(seen) == session.count:
-            raise BenchmarkError(f"{session.name} keeps pace with {len(pace)} of {session.count}")
+            raise BenchmarkError(f"{session.name} is in sync with {len(pace)} of {session.count}")
         seen.update(pace)
 
     class Device(torch.autograd.Function):
-        """Takes the time of a layer's backward pass before that layer's gradients are made."""
+        """Waits for the backward time of a layer on a device, and then computes its gradients."""
 
         @staticmethod
         def forward(_: Any, values: torch.Tensor) -> torch.Tensor:
@@ -145,7 +146,7 @@ def _train(options: argparse.Namespace) -> None:
             return torch.stack(list(self.tensors)).mul(inputs)
 
     def made() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        """Return a model, and inputs that differ from process to process."""
+        """Return a model, and inputs that are different in each process."""
         from language.model import BATCH, CONTEXT, GPT, VOCABULARY
 
         torch.manual_seed(0)

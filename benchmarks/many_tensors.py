@@ -1,4 +1,4 @@
-"""What many small tensors cost against one large one of the same size, in one run."""
+"""Compare the costs of many small tensors and of one tensor of the same total size, in one run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensors", type=int, default=2000)
-    parser.add_argument("--tensor-kb", type=float, default=10.0, help="size of each, in 1000 bytes")
+    parser.add_argument("--tensor-kb", type=float, default=10.0, help="size in 1000 bytes")
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
     parser.add_argument("--repetitions", type=int, default=15)
     return parser.parse_args()

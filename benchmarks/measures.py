@@ -1,4 +1,4 @@
-"""What is measured: rounds of dpwa, and the same work by Gloo, plain sockets and bare ZeroMQ."""
+"""The measures: rounds of dpwa, and the same work with Gloo, plain sockets and plain ZeroMQ."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from dpwa.policy.beginners import BEGINNING
 from dpwa.runtime import SYSTEM
 from dpwa.wire.limits import CHUNK_BYTES, CREDIT_CHUNKS
 
-MERGE_FACTOR = 0.5  # what a configuration without options merges with
+MERGE_FACTOR = 0.5  # the factor of a configuration without options
 MEET_TIMEOUT_S = 60.0
 MEET_PAUSE_S = 0.01
-PAUSE_S = 0.02  # in place of training, that a fetch of nothing fits into,
-PAUSE_S_PER_BYTE = 1e-9  # and more for every byte
-PIECE_BYTES = 1024 * 1024  # of raw TCP
+PAUSE_S = 0.02  # a pause instead of training, long enough to fetch 0 bytes
+PAUSE_S_PER_BYTE = 1e-9  # addition to the pause for each byte
+PIECE_BYTES = 1024 * 1024  # for raw TCP
 REQUEST = b"?"
 PATIENCE_S = 60.0
-NUMBER = struct.Struct("<Q")  # asked: which piece; answered before the piece: its checksum
-SLOTS = 3  # the neighbour may still read the one before, and ZeroMQ hold pieces of it
+NUMBER = struct.Struct("<Q")  # a request has the piece's number, and a reply has its checksum first
+SLOTS = 3  # because the neighbour or ZeroMQ may still use the previous slots
 
 
 class FlatModel:
-    """Random float32 parameters that lie side by side in memory, as Gloo likes it best.
+    """Random float32 parameters in contiguous memory, which is the fastest layout for Gloo.
 
     `module` has the memory of `flat`, shape `(nbytes // 4,)`, as trainable parameters.
     """
@@ -61,7 +61,7 @@ class FlatModel:
         self._growth = 1.001 if seed % 2 else 1 / 1.001
 
     def train_a_little(self) -> None:
-        """Change every value slightly, differently in neighbouring processes."""
+        """Change every value slightly, and differently from the neighbours."""
         self.flat.mul_(self._growth)
 
 
@@ -69,11 +69,11 @@ class FlatModel:
 
 
 def meet(adapter: DpwaPyTorchAdapter) -> None:
-    """Gossip until something was merged; `BenchmarkError` after a minute.
+    """Gossip until a round has merged a peer. Raise `BenchmarkError` after a minute.
 
-    All processes do so at the same time, and a barrier must follow.
+    All processes must call this at the same time, and then a barrier.
     """
-    # No beginner, however long others take: whoever has met waits, and would be refused.
+    # A clock above 0, because nodes refuse a peer that has not trained, and one process may wait.
     adapter.connection.node.rounds.resume(BEGINNING, 0)
     deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
     while not deadline.expired():
@@ -82,13 +82,13 @@ def meet(adapter: DpwaPyTorchAdapter) -> None:
         if adapter.update_wait() is not None:
             return
     peers = adapter.connection.node.report()["peers"]
-    raise BenchmarkError(f"{adapter.name} met nobody in {MEET_TIMEOUT_S:.0f} s: {peers}")
+    raise BenchmarkError(f"{adapter.name} merged no peer in {MEET_TIMEOUT_S:.0f} s: {peers}")
 
 
 def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0) -> Measure:
-    """Make a measure of a round that all do at once: `update_send` until merged.
+    """Return a measure of rounds, from `update_send` to the end of the merge, in all processes.
 
-    The pause in between, as training does, is not timed.
+    The pause between both calls stands for the training, and is not timed.
     """
 
     def run() -> Sample:
@@ -106,12 +106,12 @@ def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0)
 
 
 def pause_s(nbytes: int) -> float:
-    """Return how long training must take for a fetch on the same host to end meanwhile."""
+    """Return the seconds of training in which a fetch on the same host ends."""
     return PAUSE_S + PAUSE_S_PER_BYTE * nbytes
 
 
 def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_first: bool) -> Measure:
-    """Make a measure of the first process, which fetches and waits; the others have published."""
+    """Return a measure in which only the first process fetches, and the others have published."""
 
     def prepare() -> None:
         model.train_a_little()
@@ -135,7 +135,7 @@ def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_firs
 
 
 def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the mean of all values of shape `(n,)`."""
+    """Average values of shape `(n,)` over all processes. Every process gets the mean."""
     return lambda: _require_all(connection, connection.all_reduce(flat, "mean")[1])
 
 
@@ -153,7 +153,7 @@ def _require_all(connection: DpwaConnection, contributors: int) -> None:
         raise BenchmarkError(f"{contributors} of {count} processes have contributed")
 
 
-# Gloo, as torch.distributed offers it
+# Gloo in torch.distributed
 
 
 def gloo_reduces(flat: torch.Tensor) -> Work:
@@ -178,29 +178,27 @@ def gloo_gathers(flat: torch.Tensor) -> Work:
 
 
 def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Measure:
-    """Make a measure: each process sends its model to the next and merges that
-    of the one before.
-    """
+    """Return a measure in which processes send models to the next process, and merge."""
     to, source = (session.index + 1) % session.count, (session.index - 1) % session.count
 
     def work() -> None:
         sending = dist.isend(flat, to)
         receiving = dist.irecv(scratch, source)
         for each in (sending, receiving):
-            if each is not None:  # it is only for processes outside of the group
+            if each is not None:  # `None` is only for processes outside of the group
                 each.wait()
         flat.lerp_(scratch, MERGE_FACTOR)
 
     return timed("gloo_pair", work)
 
 
-# The least that streaming can take
+# A lower bound for streaming
 
 
 class RawTcp(Closeable):
-    """Serves the model of this process to one neighbour, and fetches that of the other.
+    """Serves this process's model to one neighbour, and fetches the other neighbour's model.
 
-    No protocol and no snapshots: the model is sent as it is at the moment.
+    It has no protocol and no snapshots. It sends the model's values of this moment.
     """
 
     def __init__(
@@ -253,12 +251,12 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class BareZeroMQ(Closeable):
-    """What a streamed round takes with the same passes over the model, and no more.
+    """A lower bound for streamed rounds: only the transfer and the passes over the model.
 
-    It has none of dpwa: no choice of a peer, no requests that can fail, no deadlines, no versions.
-    As in dpwa, the model is copied and checked for finite values when it is published; a piece is
-    sent without a copy, with its checksum; the other side checks that, copies it to a buffer, and
-    merges when all of them are there.
+    Unlike dpwa, it does not pick a peer, and has no requests that can fail, no deadlines and no
+    versions. Like dpwa, it copies a model when it publishes, and checks that all values are finite.
+    It sends each piece without a copy, with a checksum. The receiver verifies the checksum, copies
+    the piece to a buffer, and merges when all pieces are in the buffer.
     """
 
     def __init__(
@@ -309,7 +307,7 @@ class BareZeroMQ(Closeable):
 
     def close(self) -> None:
         self._client.close(0)
-        self._context.term()  # ends the wait of the thread that serves
+        self._context.term()  # ends the wait of the serving thread
         self._server.join()
 
     def _serve(self, listener: zmq.Socket[bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Memory of a node beyond its model, in sizes of the model, after rounds with one peer.
+"""Measure the memory of a node beyond its model, in sizes of the model, after rounds with one peer.
 
-Pss counts a page that several processes map in equal parts for each; Rss counts it fully for each.
-The peak is that of Rss.
+If several processes map a page, Pss counts an equal part of it for each process, and Rss counts the
+whole page for each. The peak is the peak of Rss.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _gossip(_: argparse.Namespace) -> None:
     with Session() as session:
         plan = session.plan
         rounds, settings = plan.options.pop("rounds"), plan.options
-        model = FlatModel(plan.nbytes, 1, seed=session.index)  # random: every page is touched
+        model = FlatModel(plan.nbytes, 1, seed=session.index)  # random: uses every page
         session.barrier()
         reset_peak()
         before = memory_of_process()

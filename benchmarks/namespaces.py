@@ -1,4 +1,4 @@
-"""Benchmarks between network namespaces that are joined by a link: Linux only, as root."""
+"""Benchmarks in network namespaces that a link connects. They need Linux and root."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 
 
 def placed(plan: Plan, hosts: Sequence[Host]) -> Plan:
-    """Return a plan whose processes move to the namespaces of their hosts."""
+    """Return a copy of the plan, in which each process moves to the namespace of its host."""
     names = {host.address: host.name for host in hosts}
     return replace(plan, options={**plan.options, "namespaces": names})
 
 
 def enter(namespace: str) -> None:
-    """Move this process there, before it starts any thread."""
+    """Move this process to a namespace. Call this before the process starts a thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     path = Path("/run/netns", namespace)
     with path.open() as file:

@@ -1,8 +1,8 @@
-"""What watching a run costs the training: two nodes with run logs, metrics and an open dashboard.
+"""Measure the cost of watching a run: two nodes with run logs, metrics and an open dashboard.
 
-Blocks of training steps with all of that and without alternate; both nodes are always in the same
-mode, with new connections for each block. While a run is watched, `dpwa dashboard` serves it, a
-reader holds its stream open, and the metrics of both nodes are scraped every five seconds.
+Blocks of training steps with watching and without watching alternate. Both nodes are always in the
+same mode, and make new connections for each block. In watched blocks, `dpwa dashboard` serves the
+run, a reader receives its stream, and the metrics of both nodes are read every five seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with urllib.request.urlopen(sys.argv[1]) as stream:
     for line in stream:
         sys.stdout.buffer.write(line)
 """
-BEGUN_S = 3.0  # for the dashboard to find all nodes
+BEGUN_S = 3.0  # time in which the dashboard finds all nodes
 
 
 def main() -> None:
@@ -41,8 +41,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=("cnn", "resnet18"), default="cnn")
-    parser.add_argument("--blocks", type=int, default=8, help="watched, and as many alone")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a block")
+    parser.add_argument("--blocks", type=int, default=8, help="blocks that are watched")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a block")
     return parser.parse_args()
 
 
@@ -77,7 +77,7 @@ def _alternate(session: Session, options: argparse.Namespace) -> dict:
     step = Step(options.model)
     found: dict[str, list[float]] = {mode: [] for mode in MODES}
     read_bytes = 0
-    for block in range(-1, options.blocks):  # the first one does not count
+    for block in range(-1, options.blocks):  # the first block does not count
         for mode in MODES if block % 2 else MODES[::-1]:
             seconds, nbytes = _block(session, step, mode, options.seconds)
             if block >= 0:
@@ -87,7 +87,7 @@ def _alternate(session: Session, options: argparse.Namespace) -> dict:
 
 
 def _block(session, step, mode: str, seconds: float) -> tuple[float, int]:
-    """Train in one mode; return the median of a step in seconds, and the bytes that were read."""
+    """Train in one mode. Return the median seconds of a step, and the bytes that were read."""
     from measures import DpwaPyTorchAdapter, meet
 
     config = session.plan.config(mode, transport="auto")
@@ -117,12 +117,12 @@ def _steps(step, adapter, seconds: float) -> list[float]:
 
 
 class _Reader:
-    """A dashboard in a process of its own, a reader of its stream in another, and scrapes."""
+    """A dashboard in its own process, and another process that reads its stream and the metrics."""
 
     def __init__(self, adapter) -> None:
         place = adapter.connection.node.endpoint.removeprefix("tcp://")
         command = [sys.executable, "-m", "dpwa", "dashboard", "--at", place, "--port", "0"]
-        # It is no node of the benchmark.
+        # The dashboard is not a node of the benchmark.
         env = {name: text for name, text in os.environ.items() if not name.startswith("DPWA_")}
         self._dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         url = re.search(r"http://\S+", self._dashboard.stdout.readline())[0]

@@ -1,7 +1,7 @@
-"""Publishing, fetching and merging, beside plain copies, plain TCP and Gloo.
+"""Compare publishing, fetching and merging with plain copies, plain TCP and Gloo.
 
-Every repetition runs every measure once, so that ratios hold on a machine whose speed changes. Let
-nothing else run meanwhile. docs/benchmarks.md says what each measure is.
+Each repetition runs every measure once, so ratios hold even if the speed of the machine changes.
+Run nothing else at the same time. docs/benchmarks.md describes each measure.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LINKS: dict[str, dict[str, Any]] = {
     "tcp": {"transport": "tcp"},
     **{codec: {"transport": "tcp", "codec": codec} for codec in CODECS},
 }
-RAW_TCP, BARE_ZEROMQ = "raw_tcp", "bare_zeromq"  # beside the links, what needs ports
+RAW_TCP, BARE_ZEROMQ = "raw_tcp", "bare_zeromq"  # need ports, like the links
 
-# Of each measure its figures, and what each of them is.
+# For each measure, its figures with their titles.
 MEASURES: dict[str, dict[str, str]] = {
     "copy": {"copy": "copy_ of the model"},
     "lerp": {"lerp": "lerp_ of the model"},
@@ -99,7 +99,7 @@ def _options() -> argparse.Namespace:
         "--size-mb", type=at_least(0.01), default=100.0, help="size of the model, in 10^6 bytes"
     )
     parser.add_argument(
-        "--tensors", type=at_least(1), default=1, help="that the model is divided into"
+        "--tensors", type=at_least(1), default=1, help="number of tensors of the model"
     )
     add_options(parser, tuple(MEASURES), processes=2)
     return parser.parse_args()
@@ -125,7 +125,7 @@ def plane_plan(
     processes: int | tuple[str, ...] = 2,
     tensors: int = 1,
 ) -> Plan:
-    """Return what the processes are told; `UserError`: there are fewer values than tensors."""
+    """Return the plan for the processes, or raise `UserError` for more tensors than values."""
     nbytes = nbytes_of(size_mb)
     if nbytes < tensors * BYTES_PER_VALUE:
         raise UserError(f"{tensors} tensors do not fit into {nbytes // BYTES_PER_VALUE} values")
@@ -143,7 +143,7 @@ def take_part(_: object = None) -> None:
 
 
 class _Measures:
-    """Makes the measures of one process, with the model and the nodes that they share."""
+    """Makes the measures of one process, which share a model and nodes."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
         import measures as m
@@ -158,7 +158,7 @@ class _Measures:
         self._raw_tcp: Any = None
 
     def of(self, name: str) -> Measure:
-        """Return a measure, ready to be repeated; all processes make the same in the same order."""
+        """Return a measure that can be repeated. All processes make the same measures in order."""
         m, flat, scratch, alone = self._m, self._model.flat, self._scratch, self._is_first
         match name:
             case "copy" | "copy_together":
@@ -195,7 +195,7 @@ class _Measures:
         return self._adapters[link]
 
     def _met(self, link: str) -> Any:
-        """Return an adapter whose peers all listen and have published."""
+        """Return an adapter. All of its peers listen and have published."""
         is_new = link not in self._adapters
         adapter = self._adapter(link)
         if is_new:

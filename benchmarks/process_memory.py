@@ -1,12 +1,12 @@
-"""Memory of this process, as Linux counts it."""
+"""The memory of this process, as Linux reports it."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-BYTES_PER_KB = 1024  # what /proc calls kB
-RESET_PEAK = "5"  # proc(5), clear_refs
+BYTES_PER_KB = 1024  # /proc calls them kB
+RESET_PEAK = "5"  # see clear_refs in proc(5)
 SAMPLE_PAUSE_S = 0.002
 
 
@@ -22,7 +22,7 @@ def memory_of_process() -> dict[str, int]:
 
 
 class PeakOfPss:
-    """Samples Pss every few milliseconds until it is left; Linux itself keeps no peak of it."""
+    """Samples Pss every few milliseconds in a `with` block. Linux does not record its peak."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -1,6 +1,6 @@
-"""How many indices a second a `SharedSampler` hands out, over all processes, if nobody trains.
+"""Measure the indices per second that `SharedSampler` hands out in all processes, without training.
 
-Processes of this machine go through whole epochs, with ranges of several sizes; an epoch takes as
+Processes on this machine go through whole epochs, with ranges of several sizes. An epoch takes as
 long as its slowest process.
 """
 
@@ -20,8 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="(%(default)s)")
     parser.add_argument("--range-size", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--ranges", type=int, default=512, help="of an epoch (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=7, help="that count (%(default)s)")
+    parser.add_argument("--ranges", type=int, default=512, help="ranges in an epoch (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=7, help="epochs that count (%(default)s)")
     options = parser.parse_args()
     for nodes in options.nodes:
         for transport in ("auto", "tcp"):
@@ -37,12 +37,12 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, count: int, transport: str, range_size: int) -> list[float]:
-    """Go through the epochs; return the seconds of each but the first."""
+    """Run the epochs. Return the seconds of each epoch, without the first one."""
     import torch
 
     from dpwa.launch.ports import free_ports
 
-    torch.set_num_threads(1)  # before the fork: the children must not inherit a pool of threads
+    torch.set_num_threads(1)  # before the fork, so that no child inherits a thread pool
     context: Any = multiprocessing.get_context("fork")
     begin, told = context.Barrier(count), context.Queue()
     nodes = [
@@ -90,7 +90,7 @@ def take_part(
                     if drawn % range_size == range_size - 1:
                         sampler.acknowledge(range_size)
             found.append(time.perf_counter() - began)
-        begin.wait(PATIENCE_S)  # nobody leaves before all are done
+        begin.wait(PATIENCE_S)  # no process leaves before all have ended
     told.put(found)
 
 

@@ -1,7 +1,8 @@
-"""How dpwa scales, from 8 to 10,000 nodes: training, consensus, membership, half of them lost.
+"""Measure training, consensus, membership and a mass failure with 8 to 10,000 nodes.
 
-Simulated, with the classes of real nodes; docs/simulator.md says what is run with how many nodes.
-The same seed gives the same figures. It takes about a quarter of an hour on two cores.
+The nodes are simulated, with the classes of real nodes. docs/simulator.md lists the runs with their
+numbers of nodes. The same seed gives the same figures. The script takes about 15 minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any
 from common import print_table
 
 PARTS = Path(__file__).resolve().parent / "scale"
-MAX_IN_A_VIEW = 256  # of real nodes: of more, the limit is raised for the study
-LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
+MAX_IN_A_VIEW = 256  # the limit of real nodes, which this study raises for more nodes
+LIVES_S = 600.0  # life of a member, in runs where members die one by one
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Sizes:
     consensus: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
     whole: Sequence[int] = (8, 16, 32, 64, 128)
     alone: Sequence[int] = (64, 128, 256, 512, 1024)
-    recovery: Sequence[int] = (32, 250, 1000)  # where half are lost in training
-    seen: int = 64  # whole nodes in all, at least: few of them are simulated several times
+    recovery: Sequence[int] = (32, 250, 1000)  # for runs that lose half of the nodes
+    seen: int = 64  # minimum number of nodes in all runs of a size, so small runs are repeated
 
 
 QUICK = Sizes(training=(8,), consensus=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
@@ -42,9 +43,9 @@ Row = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and pictures there")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a short study of a few seconds")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for figures and pictures")
     parser.add_argument("--markdown", action="store_true", help="tables in Markdown")
     options = parser.parse_args()
     found = study(QUICK if options.quick else Sizes(), options.seed)
@@ -63,7 +64,7 @@ def main() -> None:
 
 def study(sizes: Sizes, seed: int) -> dict[str, list[Row]]:
     jobs: list[tuple[str, Callable[..., Row], tuple[Any, ...]]] = []
-    for nodes in sorted(sizes.alone, reverse=True):  # the longest first
+    for nodes in sorted(sizes.alone, reverse=True):  # the longest runs first
         jobs.append(("alone", alone, (nodes, seed, 0.0)))
         jobs.append(("ending", alone, (nodes, seed, LIVES_S)))
     jobs += [
@@ -113,7 +114,7 @@ def whole(nodes: int, seed: int, seen: int) -> Row:
 
 
 def alone(nodes: int, seed: int, lives_s: float) -> Row:
-    """Let membership run alone, in a process whose limits are raised if they are too low."""
+    """Simulate the membership protocol alone, in a process whose system limits are high enough."""
     command = [sys.executable, str(PARTS / "views.py"), "--nodes", str(nodes), "--seed", str(seed)]
     command += ["--lives-s", str(lives_s)]
     if nodes > MAX_IN_A_VIEW:

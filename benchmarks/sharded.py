@@ -1,4 +1,4 @@
-"""A round of a model that is sharded over two ranks a member, against one of whole models."""
+"""Compare a round of models that are sharded over two ranks with a round of whole models."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _gossip(options: argparse.Namespace) -> None:
     with Session() as session, ExitStack() as stack:
         plan = session.plan
         mesh = init_device_mesh("cpu", (MEMBERS, RANKS), mesh_dim_names=("member", "rank"))
-        made = {"whole": Measure(dict)}  # a rank that has no node of its own takes no time
+        made = {"whole": Measure(dict)}  # a rank without a node takes no time
         if session.index < MEMBERS:
             module = FlatModel(plan.nbytes, 8, seed=session.index).module
             config = _config(plan, "whole", options.transport)

@@ -1,8 +1,9 @@
-"""What a round of a simulated node costs, by the number of whole nodes; and a run as arrays.
+"""Measure the time of a simulated round by the number of nodes, and of a run as arrays.
 
-Consensus by asynchronous gossip, with all messages of all nodes. The start counts by itself: nodes
-connect, and ask each other for a state to begin with. Sizes take turns, so that a slow moment hits
-all of them; each repetition is a run with a seed of its own. Seconds are processor time.
+The runs reach consensus by asynchronous gossip, and simulate all messages of all nodes. The start
+is measured separately. In it, nodes connect, and ask each other for an initial state. Sizes take
+turns, so a slow moment of the machine affects all sizes. Each repetition has its own seed. Seconds
+are processor time.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from dpwa.sim.load import load_scenario
 from dpwa.sim.samples import Sample
 from dpwa.sim.simulate import simulate
 
-MB_OF_KB = 1024.0  # ru_maxrss is in KB
+MB_OF_KB = 1024.0  # because ru_maxrss is in KB
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 250, 1000, 2000])
-    parser.add_argument("--rounds", type=int, default=60, help="of whole nodes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of nodes (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--algorithm", default="gossip", help="(%(default)s)")
-    parser.add_argument("--arrays", type=int, default=10_000, help="nodes of arrays (%(default)s)")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # seed, in a process of its own
+    parser.add_argument("--arrays", type=int, default=10_000, help="nodes in arrays (%(default)s)")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # seed, for the child process
     options = parser.parse_args()
     if options.one is not None:
         print(json.dumps(timed(options.nodes[0], options.rounds, options.one, options.algorithm)))
@@ -59,7 +60,7 @@ def medians(rows: list[dict[str, Any]], nodes: int) -> list[float]:
 
 
 def measured(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
-    """Simulate a run in a process of its own, so that its memory can be told."""
+    """Simulate a run in a process of its own, so that its memory can be measured."""
     command = [sys.executable, __file__, "--one", str(seed), "--nodes", str(nodes)]
     command += ["--rounds", str(rounds), "--algorithm", algorithm]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -89,7 +90,7 @@ def timed(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
 
 
 def as_arrays(nodes: int, rounds: int) -> dict[str, float]:
-    """Return what a run of pulls in lockstep takes."""
+    """Return the time of a run of pulls in lockstep."""
     began = time.process_time()
     simulate(load_scenario({"nodes": nodes, "rounds": rounds, "schedule": "lockstep"}))
     return {"nodes": nodes, "rounds": rounds, "seconds": time.process_time() - began}

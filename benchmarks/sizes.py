@@ -1,6 +1,6 @@
-"""Time per round against the size of the model: dpwa on one host and streaming, and Gloo.
+"""Measure the time of a round by model size, for dpwa on one host, for its streams, and for Gloo.
 
-Writes a chart (PNG, both axes logarithmic) and, beside it, the figures as JSON.
+The script writes a chart (PNG, with two logarithmic axes), and the figures as JSON next to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One node takes many times as long for a step: what `repeat: skip` and `merge` make of that.
+"""Measure `repeat: skip` and `repeat: merge` if one node is many times slower than the others.
 
-Real processes learn the digits. The quick ones take a fixed number of steps; the slow one goes on
-until they are done.
+Real processes learn the digits. The fast nodes take a fixed number of steps. The slow node trains
+until the fast nodes have ended.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import time
 from multiprocessing.synchronize import Barrier, Event
 from typing import Any
 
-STEP_S = 0.005  # of a quick node, at least
+STEP_S = 0.005  # minimum time of a fast node's step
 PATIENCE_S = 60.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=4, help="one of them is slow (%(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="of a quick node (%(default)s)")
-    parser.add_argument("--slower", type=float, default=10.0, help="times (%(default)s)")
+    parser.add_argument("--nodes", type=int, default=4, help="number of nodes (%(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a fast node (%(default)s)")
+    parser.add_argument("--slower", type=float, default=10.0, help="slowness factor (%(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="(%(default)s)")
     options = parser.parse_args()
     for shards in ("shared", "private"):
         for transport in ("auto", "tcp"):
             runs: dict[str, list[dict[str, float]]] = {"skip": [], "merge": []}
             for seed in range(options.seeds):
-                for repeat, outcomes in runs.items():  # interleaved: the machine is noisy
+                for repeat, outcomes in runs.items():  # interleaved, because the machine is noisy
                     settings = {"transport": transport, "repeat": repeat}
                     outcomes.append(run(options, shards, seed, settings))
             for repeat, outcomes in runs.items():
@@ -47,7 +47,7 @@ def run(
 
     from dpwa.launch.ports import free_ports
 
-    torch.set_num_threads(1)  # before the fork: the children must not inherit a pool of threads
+    torch.set_num_threads(1)  # before the fork, so that no child inherits a thread pool
     context: Any = multiprocessing.get_context("fork")
     begin, done, told = context.Barrier(options.nodes), context.Event(), context.Queue()
     nodes = [
@@ -85,7 +85,7 @@ def take_part(
     done: Event,
     told: Any,
 ) -> None:
-    """Train as one node; node 0 is the slow one."""
+    """Train as one node. Node 0 is the slow node."""
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
     from dpwa.demo.training import Learner, Task, build_model
@@ -112,7 +112,7 @@ def take_part(
         done.set()
         mb = gossip.connection.node.report()["bytes_received"] / 1e6
         accuracy = learner.accuracy()
-        begin.wait(PATIENCE_S)  # nobody leaves before all are done
+        begin.wait(PATIENCE_S)  # no process leaves before all have ended
     figures = {"steps": goal or options.steps, "accuracy": accuracy, "merges": merges, "mb": mb}
     told.put((rank, figures))
 

@@ -1,7 +1,7 @@
-"""Reading a table that is shared by all and adding to it, beside collectives of Gloo.
+"""Compare reads and additions of a shared table with collectives of Gloo.
 
-Every repetition runs every measure once, so that ratios hold on a machine whose speed changes. Let
-nothing else run meanwhile. docs/benchmarks.md says what each measure is.
+Each repetition runs every measure once, so ratios hold even if the speed of the machine changes.
+Run nothing else at the same time. docs/benchmarks.md describes each measure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from common import (
 )
 
 LINKS = ("shm", "tcp")
-ROWS_SHARE = 0.01  # of all rows, which a measure of some rows takes
-ALONE = "_alone"  # ends the name of what one process does while the others only serve
+ROWS_SHARE = 0.01  # share of the rows in a measure of some rows
+ALONE = "_alone"  # suffix of a measure in which one process works and the others serve
 DELTA = 1e-3
 WHO = {"shm": "dpwa, same host", "tcp": "dpwa, streamed"}
 WHAT = {
@@ -57,7 +57,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=at_least(100), default=1_000_000)
-    parser.add_argument("--columns", type=at_least(1), default=64, help="float32 values of a row")
+    parser.add_argument("--columns", type=at_least(1), default=64, help="float32 values in a row")
     add_options(parser, tuple(TITLES), processes=4)
     return parser.parse_args()
 
@@ -88,7 +88,7 @@ def _take_part(_: argparse.Namespace) -> None:
 
 
 class _Measures:
-    """Makes the measures of one process, with its part in the tables."""
+    """Makes the measures of one process, with its tables."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
         import numpy as np
@@ -100,7 +100,7 @@ class _Measures:
         self._made: dict[str, tuple[TableWork, Callable[[], object]]] = {}
 
     def of(self, name: str) -> Measure:
-        """Return a measure, ready to be repeated; all processes make the same in the same order."""
+        """Return a measure that can be repeated. All processes make the same measures in order."""
         import measures as m
         import torch
 
@@ -122,7 +122,7 @@ class _Measures:
         )
 
     def _work(self, link: str) -> tuple[TableWork, Callable[[], object]]:
-        """Return what to do with a table that all processes have, and what waits for its end."""
+        """Return the work on a table that all processes share, and a function that waits for it."""
         import numpy as np
 
         from dpwa.connection import DpwaConnection
@@ -140,10 +140,10 @@ class _Measures:
 
 
 class TableWork:
-    """What a process does with a table of shape (rows, columns).
+    """The work of a process on a table of shape (rows, columns).
 
-    `delta`, of the shape of the table, is added to all rows; its first rows to some, drawn by
-    `rng`.
+    `delta` has the shape of the table, and is added to all rows. To add to some rows, `rng` picks
+    the rows, and the first rows of `delta` are added.
     """
 
     def __init__(self, table: Any, delta: Any, rng: Any) -> None:

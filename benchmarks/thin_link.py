@@ -1,6 +1,6 @@
-"""Time per round over a thin link, by codec: two network namespaces, and a limit between them.
+"""Measure the time of a round by codec, over a slow link between two network namespaces.
 
-Linux only, as root; needs `ip` and `tc`. Everything it has made is removed at the end.
+The script needs Linux, root, `ip` and `tc`. At the end, it removes the namespaces and the link.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from plane import CODECS, RATIOS, plane_plan, take_part
 
 from dpwa.testing.namespaces import Namespaces
 
-LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # bf16 has its size
+LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # because bf16 has the same size
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mb", type=float, default=5.0)
-    parser.add_argument("--mbit", type=int, default=100, help="the limit, in 10^6 bits per second")
+    parser.add_argument("--mbit", type=int, default=100, help="rate in 10^6 bits per second")
     parser.add_argument("--repetitions", type=int, default=9)
     return parser.parse_args()
 

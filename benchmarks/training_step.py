@@ -1,6 +1,7 @@
-"""What gossip at every step costs the training: two nodes train at once, with gossip and without.
+"""Measure the cost of gossip in every training step: two nodes train, with gossip and without.
 
-Blocks of steps with and without gossip alternate, all nodes in the same mode at the same time.
+Blocks of steps with gossip and without gossip alternate. All nodes are in the same mode at the same
+time.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from common import (
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
 BATCH_SIZE = 8
-MIN_MERGES = 0.9  # of the steps with gossip
-MAX_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
+MIN_MERGES = 0.9  # minimum share of the steps with gossip that merge
+MAX_BYTES = 50_000_000  # size limit of a model (ResNet-18 has 45 MB)
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
-    parser.add_argument("--blocks", type=int, default=6, help="with gossip, and as many without")
+    parser.add_argument("--blocks", type=int, default=6, help="blocks in each mode")
     parser.add_argument("--steps", type=int, default=10, help="training steps in a block")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--batch", type=int, default=BATCH_SIZE)
@@ -78,7 +79,7 @@ def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict
     merges = 0
     with DpwaPyTorchAdapter(step.model, session.name, config) as gossip:
         meet(gossip)
-        for block in range(-1, options.blocks):  # the first one does not count
+        for block in range(-1, options.blocks):  # the first block does not count
             for mode in MODES if block % 2 else MODES[::-1]:
                 session.barrier()
                 for _ in range(options.steps):
@@ -92,7 +93,7 @@ def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict
 
 
 class Step:
-    """One training step of a model on a random batch; tells whether a peer was merged."""
+    """One training step of a model on a random batch. It returns whether a peer was merged."""
 
     def __init__(self, name: str, device: str = "cpu", batch: int = BATCH_SIZE) -> None:
         import torch
@@ -127,7 +128,7 @@ def _model(name: str):
 
 
 def _cnn():
-    """Three convolutions and two linear layers, 0.29 M parameters, for 32x32 images."""
+    """Return three convolutions and two linear layers, with 0.29 M parameters, for 32x32 images."""
     from torch import nn
 
     channels, layers = (3, 32, 64, 128), []
