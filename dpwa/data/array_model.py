@@ -17,11 +17,11 @@ NumericArray = npt.NDArray[Any]
 
 
 def array_layout(array: NumericArray) -> Layout:
-    """Return the layout of an array. Raise `ParametersError` if it is empty or not numeric."""
+    """Return the layout of an array. `ParametersError`: the array is empty or not numeric."""
     return _layout_of(array.dtype, array.shape)
 
 
-@lru_cache(maxsize=64)  # computing size, digest and pieces takes a sixth of a small round
+@lru_cache(maxsize=64)  # because computing a layout takes a sixth of a small round
 def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
     if dtype.kind not in "biufc":
         raise ParametersError(f"parameters must be numeric, not an array of {dtype} [DPWA-E112]")

@@ -40,7 +40,7 @@ class Rounding:
         self._start = 0
 
     def keep_rests(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
-        """Keep the rounding errors of the bytes from `start` to `stop` of a snapshot from now on.
+        """From now on, keep the rounding errors of values in bytes `start` to `stop` of a snapshot.
 
         The rounding errors need as much memory as the values. If a device has too little memory,
         values on this device are still rounded at random.
@@ -51,7 +51,7 @@ class Rounding:
             if rest is None or rest.numel() != stop - start:
                 try:
                     rest = torch.empty(stop - start, dtype=torch.uint8, device=device)
-                except RuntimeError:  # too little memory on the device or on the host
+                except RuntimeError:  # the device or the host has too little memory
                     continue
             self._rests[device] = rest.zero_()
 
@@ -60,7 +60,7 @@ class Rounding:
         self._rests = {}
 
     def rest_of(self, values: torch.Tensor, start: int) -> torch.Tensor | None:
-        """Return the kept rounding errors of values from byte `start` of a snapshot, or `None`."""
+        """Return the rounding errors kept for values from byte `start` of a snapshot, or `None`."""
         rest = self._rests.get(values.device)
         if rest is None or start < self._start:
             return None
@@ -177,7 +177,7 @@ def _in_float32(
 
 
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return minuend - subtrahend, in new float32 memory for narrow dtypes, otherwise in `room`.
+    """Return minuend - subtrahend. It is a new float32 tensor for narrow dtypes, otherwise `room`.
 
     `room` may be the subtrahend itself.
     """

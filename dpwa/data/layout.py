@@ -20,12 +20,12 @@ DESCRIPTION_CHARACTERS = 300
 _FROZEN = "frozen parameters: "
 _NONE = "no such tensor"
 CUTS = 4  # maximum number of divisions into pieces that a layout remembers
-BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
+BYTES = "bytes"  # the dtype of an unstructured payload, whose length may differ between peers
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The name, dtype and shape of a tensor. The dtype is numpy's or torch's name of it."""
+    """The name, dtype and shape of a tensor. The dtype is a name in numpy or torch."""
 
     name: str
     dtype: str
@@ -64,7 +64,7 @@ class Layout:
     tensors: tuple[TensorSpec, ...]
     # number, size and digest of the frozen parameters that all nodes must share, or ""
     frozen: str = ""
-    # the names of tensors in the module's order, for `difference`; equal layouts may differ in it
+    # The names of tensors in the module's order, for `difference`. Equal layouts may differ in it.
     order: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -141,7 +141,7 @@ class Layout:
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """A text for each tensor, after a text for `frozen` if set. Nodes compare these texts."""
+        """The texts that nodes compare: one for `frozen` if it is set, and one for each tensor."""
         frozen = [_FROZEN + self.frozen] if self.frozen else []
         return (*frozen, *map(_described, self.tensors))
 

@@ -1,4 +1,4 @@
-"""Reading of a peer's shared memory on this host, without a copy."""
+"""Access to the shared memory of a peer on this host, without a copy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAME = re.compile(PREFIX + f"[0-9a-f]{{{NAME_DIGITS}}}")
 
 
 class NotMappedError(PeerError):
-    """A peer's shared memory cannot be mapped, because its host or its owner is a different one."""
+    """A peer's shared memory cannot be mapped, for example because the peer is on another host."""
 
 
 class PeerMemory(Closeable):
@@ -74,7 +74,7 @@ class PeerMemory(Closeable):
         return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
-        """Lease the snapshot of this version, or else the newest, or return `None`.
+        """Lease the snapshot of this version, or otherwise the newest snapshot, or return `None`.
 
         The snapshot must have this layout, and must not be older than `version`. The lease keeps
         the publisher from writing to the snapshot until the lease is released or this process ends.
@@ -173,7 +173,7 @@ class PeerMemory(Closeable):
 
 
 class PeerFiles(Closeable):
-    """Segments with names in the shared folder of a peer. Raises `NotMappedError` as `PeerMemory`.
+    """The named segments in a peer's shared folder. Raises `NotMappedError` like `PeerMemory`.
 
     A reader can use a mapped segment as long as it likes, even after the peer has ended.
     """
@@ -202,7 +202,7 @@ class PeerFiles(Closeable):
 
 
 class _MappedSegment:
-    """A file of a peer, mapped copy-on-write so that this process cannot change it."""
+    """A peer's file. It is mapped copy-on-write, so this process cannot change the file."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -89,7 +89,7 @@ class Segment:
         """Write a description of the contents for readers in other processes."""
 
     def release(self) -> None:
-        """Allow others to read the contents, if these were described."""
+        """Let other processes read the contents, if `describe` was called."""
 
     def close(self) -> None:
         """Free the memory. Readers can use the memory until they release it."""
@@ -132,7 +132,7 @@ class SharedSegment(Segment):
         self._map[: _HEADER.size] = header.pack()
 
     def release(self) -> None:
-        """Allow others to read the contents, if these were described."""
+        """Let other processes read the contents, if `describe` was called."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 

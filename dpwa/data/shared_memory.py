@@ -1,4 +1,4 @@
-"""The shared memory of a node: a folder of segments, and a board with the newest one's number.
+"""The shared memory of a node: a folder of segments, and a board with the newest slot's number.
 
     /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
                                   slot-1     a segment (see segments.py)
@@ -43,7 +43,7 @@ UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The shared folder of this node. `nonce` proves to peers that it is. May raise `OSError`."""
+    """The shared folder of this node. `nonce` proves this to peers. Raises `OSError`."""
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
         sweep(root)
@@ -52,7 +52,7 @@ class SharedMemory(Closeable):
         self._path = root / self.name
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
-        self._named: dict[str, SharedSegment] = {}  # by path
+        self._named: dict[str, SharedSegment] = {}  # the segments, by path
         self._board, self._board_fd = self._open_board()
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)

@@ -46,7 +46,7 @@ class Snapshot:
     version: int  # 1 for a node's first snapshot, and 1 more for each later snapshot
     progress: TrainingProgress  # the clock and loss at that moment
     layout: Layout
-    data: ByteArray  # the bytes, shape `(nbytes,)`; read-only by agreement
+    data: ByteArray  # the bytes, shape `(nbytes,)`, which readers must not change
     is_finite: bool | None = None  # `None` if the publisher has not checked
     # for each piece that was sent without a codec, its first byte and its checksum
     checksums: dict[int, int] = field(default_factory=dict, compare=False)
@@ -208,7 +208,7 @@ class SnapshotPool(Closeable):
             self.version = max(self.version, version)
 
     def settle(self) -> None:
-        if self._pending is None:  # as if it had been copied at once
+        if self._pending is None:  # there is no copy to wait for
             return
         with self._lock:
             self._commit()

@@ -26,7 +26,7 @@ MAX_SEED = 2**32 - 1  # the limit of numpy.random.RandomState
 @dataclass(frozen=True)
 class DatasetRanges:
     dataset_size: int
-    range_size: int  # the number of indices in a range; the last range may have fewer
+    range_size: int  # the number of indices in a range, or fewer in the last range
     shuffle: bool  # whether the indices are shuffled
     seed: int  # 0 to 2^32 - 1
 
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # shortest and longest pause between two reads of all rows
 MEET_FOR_S = 1.0
-MAX_TIMES_LOST = 3  # retries in a row, because retries cannot restore rows without any copy
+MAX_TIMES_LOST = 3  # after this number of retries, the error is raised
 
 
 class RangeTable:
@@ -126,7 +126,7 @@ class RangeTable:
         return None
 
     def wait_for_range(self) -> int | None:
-        """Wait until this node can claim a range. Return its number, or `None` after the epoch."""
+        """Claim a range when one is free, and return its number, or `None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
         with self.tables.waiting():
             while True:

@@ -1,4 +1,4 @@
-"""SharedSampler, which gives each item of an epoch to one of the nodes, and shard."""
+"""SharedSampler gives each item of an epoch to one of the nodes. shard gives nodes fixed parts."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class SharedSampler(Sampler[int], Closeable):
         return self._table.refused
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which to continue this epoch: the ranges that are done.
+        """Return the state to continue this epoch, which lists the ranges that are done.
 
         Returns:
             A dict of plain values, for `torch.save` or JSON.

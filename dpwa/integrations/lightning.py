@@ -94,4 +94,4 @@ def _loss_of(outputs: Any, trainer: Any, module: Any) -> Loss:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if loss is None or not module.automatic_optimization:
         return None if loss is None else float(loss)
-    return float(loss) * int(trainer.accumulate_grad_batches)  # undoes a division by Lightning
+    return float(loss) * int(trainer.accumulate_grad_batches)  # undo Lightning's division

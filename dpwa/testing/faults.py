@@ -90,7 +90,7 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Return the plan whose text is `text`.
+        """Return the plan for a text like `str(plan)`.
 
         Raises:
             UserError: the text has a different form.
@@ -107,7 +107,7 @@ class FaultPlan:
             return
         signals = {(fault.point, fault.nth): fault.signal for fault in self.faults}
         times: Counter[str] = Counter()
-        lock = threading.Lock()  # points are reached on every thread of a node
+        lock = threading.Lock()  # because each thread of a node reaches points
 
         def hook(point: str) -> None:
             with lock:
@@ -222,7 +222,7 @@ class FaultyProcess(Closeable):
         """Return minus the signal that stopped or killed it, or its exit code, or `None`."""
         if self.popen.returncode is not None:
             return self.popen.returncode
-        events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # not reaped yet
+        events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # WNOWAIT: do not reap it
         seen = os.waitid(os.P_PID, self.popen.pid, events)
         if seen is None:
             return None

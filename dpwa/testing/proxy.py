@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 
 _CHUNK_BYTES = 64 * 1024
 _CHUNKS_UNDERWAY = 256  # maximum for a connection in one direction, which is 16 MB
-_BUCKET_S = 0.02  # after a pause, the bytes of this time are sent without a limit
+_BUCKET_S = 0.02  # after a pause, a link sends the bytes of this time without a limit
 _PATIENCE_S = 5.0
 _BACKLOG = 128
 _TURNS_TO_CLOSE = 3  # an aborted transport closes its socket within 3 iterations of the event loop
@@ -233,7 +233,7 @@ class TcpProxy(Closeable):
         direction: _Direction,
     ) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
         underway: _Queue = asyncio.Queue(_CHUNKS_UNDERWAY)
-        writer.transport.set_write_buffer_limits(0)  # so that `drain` empties the buffer
+        writer.transport.set_write_buffer_limits(0)  # so `drain` empties it
         return self._take(reader, underway, direction), self._give(underway, writer, direction)
 
     async def _take(
@@ -277,7 +277,7 @@ class _Direction:
         self._free_at = 0.0
 
     async def pass_through(self, count: int, bytes_per_s: float | None) -> None:
-        """Wait until `count` bytes have entered the link."""
+        """Wait until the link has accepted `count` bytes."""
         if bytes_per_s is None:
             return
         now = asyncio.get_running_loop().time()

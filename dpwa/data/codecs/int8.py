@@ -77,7 +77,7 @@ def _quantize(
 def _blocks(
     values: torch.Tensor, payload: ByteArray, *others: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield values, codes, scales and `others` of all whole blocks, then those of the last one."""
+    """Yield values, codes, scales and `others` of all whole blocks, and then of the last block."""
     at = payload.nbytes - values.numel()  # because each value has a code of one byte
     scales = tensor_over(payload[:at], wide(values.dtype)).view(-1, 1)
     flat = [values, tensor_over(payload[at:], torch.int8), *others]

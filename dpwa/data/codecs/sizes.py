@@ -9,11 +9,11 @@ from dpwa.errors import ProtocolError
 from dpwa.types import Frame
 
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a value
-BLOCK_VALUES = 256  # values of `int8` that share a scale; see dpwa.data.codecs.int8
+BLOCK_VALUES = 256  # number of values that share a scale (see dpwa.data.codecs.int8)
 
 
 def payload_bytes(codec: str, nbytes: int, dtype: str) -> int:
-    """Return the bytes of an encoded piece, or `nbytes` if the codec is not one of dpwa's."""
+    """Return the size of an encoded piece in bytes, or `nbytes` for a codec of a plugin."""
     values = nbytes // WIDTHS.get(dtype, 1)
     if codec in ("fp16", "bf16") and dtype in ("float32", "float64"):
         return 2 * values

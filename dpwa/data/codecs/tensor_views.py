@@ -44,7 +44,7 @@ class PayloadMemory:
 
 
 class _Loan:
-    """Owns the memory of an array and its views. Python deletes it after the last view."""
+    """The owner of an array's memory. Python deletes it with the last view of the array."""
 
     def __init__(self, memory: ByteArray, nbytes: int, free: deque[ByteArray]) -> None:
         self.__array_interface__ = memory[:nbytes].__array_interface__
