@@ -11,6 +11,8 @@ from support.processes import ended, start
 import dpwa.multiverso as mv
 from dpwa.errors import ClosedError, TableLostError, UserError
 
+WORKER = "multiverso_worker.py"
+
 
 @pytest.fixture
 def alone():
@@ -22,16 +24,16 @@ def alone():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run workers that do what a name of multiverso_worker.py says; return what they print."""
+    """Run workers of a program with its arguments; return what they print."""
 
-    def run(what, count):
+    def run(count, *command):
         config = tmp_path / "nodes.yaml"
         config.write_text(json.dumps(config_of(count, collective_timeout_s=20.0)))
         monkeypatch.setenv("DPWA_CONFIG", str(config))
         processes = []
         for index in range(count):
             monkeypatch.setenv("DPWA_NAME", f"w{index + 1}")
-            processes.append(start("multiverso_worker.py", what))
+            processes.append(start(*command))
         with ended(*processes):
             said = [process.communicate(timeout=60) for process in processes]
         assert all(process.returncode == 0 for process in processes), said
@@ -42,7 +44,7 @@ def run(tmp_path, monkeypatch):
 
 def test_two_additions_a_round_of_each_worker_add_up(run):
     count = 3
-    for found, matrix, keys in run("many_adds", count):
+    for found, matrix, keys in run(count, WORKER, "many_adds"):
         for i, values in enumerate(found, start=1):
             assert values == [2 * delta * count * i for delta in range(1, 8)]
         assert matrix == [[0, 0], [3 * 4 * count] * 2]
@@ -50,7 +52,7 @@ def test_two_additions_a_round_of_each_worker_add_up(run):
 
 
 def test_workers_know_who_they_are(run):
-    assert run("who", 2) == [[2, 2, 0, 0, True], [2, 2, 1, 1, False]]
+    assert run(2, WORKER, "who") == [[2, 2, 0, 0, True], [2, 2, 1, 1, False]]
 
 
 def test_without_a_list_of_nodes_workers_have_no_numbers():
@@ -65,21 +67,22 @@ def test_without_a_list_of_nodes_workers_have_no_numbers():
 
 
 def test_only_the_first_values_of_worker_0_count(run):
-    assert run("first_values", 2) == [[1.0] * 3] * 2
+    assert run(2, WORKER, "first_values") == [[1.0] * 3] * 2
 
 
 def test_in_step_all_read_the_same(run):
-    first, *others = run("in_step", 3)
+    first, *others = run(3, WORKER, "in_step")
     assert all(other == first for other in others)
     assert len({str(values) for values in first}) == 5
 
 
 def test_a_shared_variable_has_the_changes_of_all(run):
-    assert run("shared_variable", 2) == [[[5.0 + 2 * (1 + 2)] * 3] * 2] * 2
+    assert run(2, WORKER, "shared_variable") == [[[5.0 + 2 * (1 + 2)] * 3] * 2] * 2
 
 
 def test_the_parameters_of_a_module_have_the_changes_of_all(run):
-    assert run("module", 2) == [[1.0 + 2.0]] * 2
+    for changes in run(2, "multiverso_module.py"):
+        assert changes == pytest.approx([1.0 + 2.0] * len(changes), abs=1e-4)
 
 
 def test_a_worker_alone_needs_nobody(alone):
