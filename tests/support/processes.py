@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from support import fork_server
@@ -147,7 +148,8 @@ def _shared():
 
 @cache
 def _kind_of(program):
-    needs = re.search(r"^(from|import) (torch|dpwa.adapters)", program.read_text(), re.MULTILINE)
+    heavy = r"^(from|import) (torch|dpwa.adapters|dpwa.demo)"
+    needs = re.search(heavy, program.read_text(), re.MULTILINE)
     return TORCH if needs and TORCH in _shared() else PLAIN
 
 
@@ -230,15 +232,17 @@ class _Forks:
         return True
 
 
-# torch, which few programs need, has a server of its own: all would pay for it when they end.
+# torch, which few programs need, has a server of its own: all would pay for it when they end. This
+# server has also imported what loads the digits.
 PLAIN, TORCH = "plain", "torch"
 _OF_NODES = (  # packages that a node loads at their first use
     *("dpwa.algorithms.", "dpwa.collectives.", "dpwa.discovery.", "dpwa.membership.", "dpwa.node."),
     *("dpwa.observe.", "dpwa.policy.", "dpwa.state.", "dpwa.tables.", "dpwa.transport."),
 )
+_DIGITS = ("sklearn.datasets", "sklearn.model_selection") if find_spec("sklearn") else ()
 _MODULES = {
     PLAIN: ("dpwa.connection", *_OF_NODES, "dpwa.cli.main", "dpwa.launch"),
-    TORCH: ("torch._dynamo", *_OF_NODES, "dpwa.adapters."),
+    TORCH: ("torch._dynamo", *_OF_NODES, "dpwa.adapters.", *_DIGITS),
 }
 _SHARED = "TESTS_FORK_SERVERS"
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
