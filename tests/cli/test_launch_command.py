@@ -290,7 +290,9 @@ def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
     assert_gone(*map(int, re.findall(r"\x1b\[0m (\d+)", shown)))
 
 
-@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize(
+    "variable", [{"NO_COLOR": "1"}, pytest.param({"TERM": "dumb"}, marks=pytest.mark.slow)]
+)
 def test_names_are_not_coloured_where_that_is_not_wanted(variable: dict[str, str]) -> None:
     command = [*LAUNCH, "-n", "2", "--", "echo", "hello"]
     shown, code = on_terminal(command, environment=variable)

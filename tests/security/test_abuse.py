@@ -43,7 +43,7 @@ OTHERS = [
     "endless_frames",
 ]  # fmt: skip
 # tests/node/test_garbage.py has garbage in a node of its own process.
-BY_DEFAULT = ["half_open", "status_flood", "push_flood", "absurd_lengths"]
+BY_DEFAULT = ["half_open", "status_flood"]
 
 
 def start_attack(attack, port, fingerprint):
