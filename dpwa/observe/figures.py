@@ -1,4 +1,4 @@
-"""The list of a node's figures, which histories, run logs, metrics and views have in common."""
+"""The figures of a node. Histories, run logs, metrics and views all use this list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SampleHistory keeps the samples of the last hours in bounded memory, more densely if newer."""
+"""SampleHistory keeps the samples of the last hours in bounded memory. Newer ones are denser."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ log = logging.getLogger("dpwa.observe")
 PERIOD_S = 1.0
 EARLY_S = 0.02
 # Samples with thousands of peers take milliseconds, so nodes with many peers take fewer samples.
-# But if a log gets no line for 4 s, and other nodes cannot reach the node, it counts as lost.
+# But a node whose log gets no line for 4 s counts as lost if other nodes cannot reach the node.
 PEERS_PER_S = 512  # maximum number of peers that samples describe per second
 MAX_PERIOD_S = 3.0
 MAX_OTHERS = 256  # peers with a history

@@ -25,7 +25,7 @@ class NodeRow:
         state: `live`, `finishing` (the node has taken its last step, and is still in `finish`),
             `finished`, `silent` (it no longer answers), `left` (it ended without `finish`) or
             `unknown` (there is no report about the node yet).
-        through: the node that reports about this node, if this node has never answered. Or empty.
+        through: the node that reports about this node, if this node never answered. Or empty.
         loss: newest loss. Infinite once the node has diverged. `None` if it is unknown.
         clock: training clock of the node.
         steps: training steps of this process so far.

@@ -292,8 +292,8 @@ class ThinnedEvents:
 
 
 MAX_SAMPLES = 4000  # kept samples of each node
-MAX_SAMPLES_OF_ALL = 400_000  # kept samples of all nodes. With many nodes, each node has fewer,
-MIN_SAMPLES = 200  # but at least this number
+MAX_SAMPLES_OF_ALL = 400_000  # kept samples of all nodes together
+MIN_SAMPLES = 200  # kept samples of each node, even if there are many nodes
 MAX_EVENTS = 400  # kept events of each node and kind
 MAX_REMARKS = 20
 LONGEST_TEXT = 300

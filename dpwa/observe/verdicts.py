@@ -16,8 +16,8 @@ SLOW_FACTOR = 2.0  # times slower than the median of the others
 MIN_WINDOW_S = 3.0  # with less time between its first and last sample, no node is called slow
 WAITS_MUCH = 0.5  # share of the time
 HEARD_S = 5.0  # a node counts as alive if its last message to a peer is at most this old
-STALLED_STEPS = 10.0  # a node has stalled after this many times the step time of the others,
-STALLED_S = 10.0  # but not before this time
+STALLED_STEPS = 10.0  # a node has stalled if it took no step for this many steps of the others
+STALLED_S = 10.0  # minimum seconds without a step before a node has stalled
 MAX_NAMES = 3
 
 Severity = Literal["bad", "odd"]
@@ -28,7 +28,7 @@ class NodeVerdict:
     """A problem of a node.
 
     Attributes:
-        kind: `gone`, `no answer` (the node does not answer this machine, but its peers), `left`,
+        kind: `gone`, `no answer` (the node answers its peers, but not this machine), `left`,
             `finished` (with a problem), `diverged`, `stalled`, `slow`, `waiting`, `out of
             sync`, `alone`, `quarantined` or `refused`.
         text: the reason, in words that follow the name of the node.
@@ -47,8 +47,8 @@ class Condition:
     Attributes:
         rates: over the last seconds.
         loss: the newest loss of the node. Infinite once the node has diverged.
-        silent_s: seconds since the last answer, or 0 while the node answers. In a run log, seconds
-            since the last line. If the node has never answered, since the first request.
+        silent_s: seconds since the last answer, or since the first request if there was no answer.
+            0 while the node answers. In a run log, seconds since the last line.
         has_answered: whether the node has ever answered.
         problem: why the node does not answer, in words, or the problem of its end. May be empty.
         heard_s: seconds since the node's last message to a peer. `None`: no peer reports this.
@@ -137,7 +137,7 @@ LOST = {
 
 
 def _silence(condition: Condition) -> NodeVerdict:
-    """Return `gone`, or `no answer` if the node does not answer this machine, but its peers."""
+    """Return `gone`, or `no answer` if the node answers its peers, but not this machine."""
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
     said = condition.said or {}
     lost = [f"{other} {LOST[health]}" for other, health in said.items() if health in LOST]

@@ -177,7 +177,7 @@ class Watch(Closeable):
         with self._changed:
             for node in list(self._nodes.values()):
                 if self._nodes.get(node.endpoint) is not node:
-                    continue  # it is the same node as a different entry, so it was removed
+                    continue  # it was removed, because another entry is the same node
                 self._connect(zmq_context, node)
                 if node.link is not None:
                     self._look_at(node, node.link)
@@ -209,7 +209,7 @@ class Watch(Closeable):
         is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
         is_asked = node.waits or (node.name == self._through and bool(self._asked))
         if link.state is LinkState.UP and not is_due and not is_asked:
-            return  # a check costs as much as a request, and follows with the next request
+            return  # a check costs as much as a request, so it waits for the next request
         link.update()
         if link.problem and link.state is not LinkState.UP:
             node.problem, node.waits = link.problem, False
@@ -248,7 +248,7 @@ class Watch(Closeable):
         """Handle an answer, or a different message of a node.
 
         Raises:
-            ProtocolError: the message is no answer to this request.
+            ProtocolError: the message is not a valid answer.
         """
         message, payload = decode(frames)
         if isinstance(message, GoAway):  # the node has too many clients, but will still answer
@@ -304,7 +304,7 @@ class Watch(Closeable):
             for member in answer.members
             if member.status in ("alive", "suspect")
         ]
-        for _, endpoint, is_there in told:  # before a new node replaces one that seems gone
+        for _, endpoint, is_there in told:  # all, before a new node may replace one of them
             if is_there and endpoint in self._nodes:
                 self._nodes[endpoint].there_at = now
         for name, endpoint, is_there in told:
@@ -338,7 +338,7 @@ class Watch(Closeable):
 
     def _drop_longest_gone(self, now: float) -> bool:
         """Stop following the node that is gone longest. Return `False` if no node is gone."""
-        if now < self._none_gone_until:  # this saves a search for each node without a place
+        if now < self._none_gone_until:  # no node can be gone long enough yet
             return False
         longest = min(self._nodes.values(), key=lambda node: node.there_at)
         if now - longest.there_at < GONE_S:
@@ -379,7 +379,7 @@ class Watch(Closeable):
     def _happened(self, event: RunEvent) -> None:
         """Keep an event, unless another node has just reported the same event."""
         kind, about = event.kind, event.about
-        by = event.node if kind == "refused" else ""  # each refusing node counts
+        by = event.node if kind == "refused" else ""  # refusals by two nodes are two events
         moment = round(event.time / SAME_EVENT_S)
         near = moment - 1, moment, moment + 1
         reporters = (self._seen.get((kind, about, by, at), event.node) for at in near)
