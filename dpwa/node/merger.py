@@ -31,10 +31,9 @@ from dpwa.types import TrainingProgress
 log = logging.getLogger("dpwa.node")
 
 BEGAN_APART = (
-    "%s: began with other parameters than %s: their average is worse than either, until "
-    "they have grown together; use the same seed on all nodes before the model is made "
-    "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md"
-    " [DPWA-W027]"
+    "%s: began with other parameters than %s. Until the nodes converge, their average is worse "
+    "than either model. Use the same seed on all nodes before you make the model, such as "
+    "torch.manual_seed(0), or load the same weights. See docs/state.md [DPWA-W027]"
 )
 
 NEWS_EVERY_S = 0.002
