@@ -99,7 +99,7 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
             raise UserError(f"{problem}, but `transport: shm` needs it [DPWA-E096]") from None
-        log.warning("%s, so snapshots can only be streamed [DPWA-W023]", problem)
+        log.warning("%s, so peers can only get snapshots as a stream [DPWA-W023]", problem)
         return None
 
 

@@ -153,7 +153,7 @@ def test_two_optimizers_of_the_same_parameters_are_refused_unless_one_has_the_ot
 
 def test_an_optimizer_that_does_not_tell_of_its_steps_is_refused_where_they_must_be_known(net):
     config = config_of(2, algorithm="together", log_level="error")
-    with pytest.raises(UserError, match=r"not Mute.*DPWA-E302"):
+    with pytest.raises(UserError, match=r"got Mute.*DPWA-E302"):
         dpwa.connect(net, Mute(net), config=config, name="w1")
     gossip = dpwa.connect(net, Mute(net), config={**config, "algorithm": "gossip"}, name="w1")
     with closing(gossip):

@@ -172,7 +172,7 @@ def test_a_cluster_that_is_not_there_is_one_message() -> None:
     done = launch_on_ray("-n", "2", "true", env=os.environ | {"RAY_ADDRESS": "127.0.0.1:1"})
     assert (done.returncode, done.stdout) == (2, "")
     problem = "[Errno 111] Connection refused [DPWA-E072]"
-    assert done.stderr == f"dpwa: no Ray cluster at 127.0.0.1:1: {problem}\n"
+    assert done.stderr == f"dpwa: found no Ray cluster at 127.0.0.1:1: {problem}\n"
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ def test_without_room_in_dev_shm_a_node_warns_once_and_streams(config, own_shm, 
     assert code == 0, errors
     assert len(warnings) == 1, errors
     assert "WARNING" in warnings[0]
-    assert "can only be streamed" in warnings[0]
+    assert "can only get snapshots as a stream" in warnings[0]
 
 
 def test_with_transport_shm_a_node_without_dev_shm_says_so_and_ends(tmp_path, own_shm):
