@@ -90,6 +90,8 @@ def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_step():
         n0            14, 12, 3         1.75, 1.25, -1           12.25, 10.75, 4       9
         n0            20.25, 10.75, 4   2.8125, .4375, -1.25     17.4375, 10.3125, 5.25  11
         nobody        the same          1.609375, -.171875, -1.4375                     11
+
+    In a second epoch of no step there is one exchange, whose pulls have the sum 0.
     """
 
     def task(node):
@@ -101,47 +103,16 @@ def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_step():
             x += (8.0, 16.0)[node.rank]
             ea.average_parameters([x])
             seen.append((float(x[0]), float(center_of(ea, x)[0])))
-        ea.synchronize_center([x])
-        return [*seen, (float(x[0]), float(center_of(ea, x)[0]))]
-
-    assert called(task) == {
-        "n0": [(6.0, 7.0), (12.25, 9.0), (17.4375, 11.0), (15.828125, 11.0)],
-        "n1": [(12.0, 7.0), (10.484375, 11.0)],
-        "n2": [(6.6875, 11.0)],
-    }
-
-
-def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_third_step():
-    """As above, with steps of +1, +4 and +2, of which n0 takes seven, n1 three and n2 two.
-
-        after the steps   x before                pulls
-        3, 3, 2           3, 12, 4                .75, 3, 1
-        6, 3, 2           5.25, 9, 3              .125, 1.0625, -.4375
-        7, 3, 2           6.125, 7.9375, 3.4375   .15625, .609375, -.515625
-
-    and the center goes to 4.75, 5.5 and 5.75.
-    In a second epoch of no step there is one exchange, and none of it is lost.
-    """
-
-    def task(node):
-        ea, x = AllReduceEA(node, tau=3, alpha=0.25), np.zeros(1)
-        ea.synchronize_parameters([x])
-        seen = []
-        for _ in range((7, 3, 2)[node.rank]):
-            x += (1.0, 4.0, 2.0)[node.rank]
-            ea.average_parameters([x])
-            seen.append(float(x[0]))
         for _ in range(2):
             ea.synchronize_center([x])
             seen.append((float(x[0]), float(center_of(ea, x)[0])))
         return seen
 
-    outcomes = called(task)
-    assert outcomes["n0"][:-1] == [1, 2, 2.25, 3.25, 4.25, 5.125, 6.125, (5.96875, 5.75)]
-    assert outcomes["n1"][:-1] == [4, 8, 9, (7.328125, 5.75)]
-    assert outcomes["n2"][:-1] == [2, 4, (3.953125, 5.75)]
-    last = [5.9140625, 6.93359375, 4.40234375]
-    assert [outcomes[name][-1] for name in NAMES] == [(x, 23 - sum(last)) for x in last]
+    assert called(task) == {
+        "n0": [(6.0, 7.0), (12.25, 9.0), (17.4375, 11.0), (15.828125, 11.0), (14.62109375, 11.0)],
+        "n1": [(12.0, 7.0), (10.484375, 11.0), (10.61328125, 11.0)],
+        "n2": [(6.6875, 11.0), (7.765625, 11.0)],
+    }
 
 
 def test_the_test_program_of_torch_distlearn_holds():

@@ -150,19 +150,6 @@ def mix(own, leader, weight):
     own[...] = (1 - weight) * own + weight * leader
 
 
-def test_nobody_is_pulled_before_it_has_seen_a_leader():
-    swarm = swarm_of(global_period=16, c2=0.25, p2=0.5)
-    start = swarm.x
-    run(swarm, 3)  # 12 updates of all
-    assert (swarm.x == start).all()
-    run(swarm, 1)
-    jumped = start + 0.25 * (start[2] - start)
-    assert swarm.x == pytest.approx(jumped, abs=1e-15)
-    run(swarm, 1)
-    pulled = jumped + 0.5 / 4 * (start[2] - jumped)
-    assert swarm.x == pytest.approx(pulled, abs=1e-15)
-
-
 def test_the_leader_itself_is_pulled_to_where_it_has_led_from_and_jumps_to_nobody():
     swarm = swarm_of(global_period=4, p2=0.5)
     leader = swarm.workers[2]
@@ -180,16 +167,6 @@ def test_the_leader_itself_is_pulled_to_where_it_has_led_from_and_jumps_to_nobod
     assert leader.merged == []
 
 
-def test_buffers_become_the_mean_of_all_workers_every_local_period():
-    swarm = swarm_of(groups="aabb", local_period=8, global_period=16)
-    for worker in swarm.workers:
-        worker.buffers.array[...] = worker.number
-    run(swarm, 1)
-    assert [float(w.buffers.array[0]) for w in swarm.workers] == [0.0, 1.0, 2.0, 3.0]
-    run(swarm, 1)
-    assert [float(w.buffers.array[0]) for w in swarm.workers] == [1.5] * 4
-
-
 # Whom, and when
 
 
@@ -204,19 +181,6 @@ def test_groups_follow_their_own_leaders_and_now_and_then_that_of_all():
     assert second.merged == [*[("w0", 0.3)] * 4, ("w2", 0.7)] * 2
     both = pytest.approx(1.0 - 0.7 * 0.3)  # of one snapshot
     assert [factor for _, factor in fourth.merged] == [0.3, 0.3, 0.3, both] * 2
-
-
-def test_snapshots_of_both_leaders_pull_after_every_step():
-    """Both are seen, at round 4 of 4 nodes; then a step that is no jump."""
-    swarm = swarm_of(groups="aabb", local_period=8, global_period=16, p1=0.4, p2=0.8)
-    run(swarm, 4)
-    second = swarm.workers[1]
-    assert asked(second) == ["w0", "w0", "w2"]
-    before, at_jump = second.x.copy(), starts(4)  # leaders have not moved before their jumps
-    run(swarm, 1)
-    x = before + 0.8 / 4 * (at_jump[2] - before)
-    x = x + 0.4 / 2 * (at_jump[0] - x)
-    assert second.x == pytest.approx(x, abs=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -36,36 +36,6 @@ def test_all_come_to_the_leader_which_is_not_moved(transport):
         assert nodes[0].node.report()["merges"] == 0
 
 
-def test_between_jumps_a_follower_is_pulled_to_the_leader_as_it_was_seen():
-    pulled = {**FAST, "c1": 0.0, "c2": 0.0, "p2": 0.5}
-    with members(following(2, lsgd=pulled), [1.0, 3.0]) as [leader, follower]:
-        seen = []
-
-        def has_come():
-            in_lockstep([leader, follower], 1, by_value)
-            seen.append(follower.x[0].item())
-            return seen[-1] < 1.01
-
-        eventually(has_come)
-        assert seen == sorted(seen, reverse=True)  # no jump, and not beyond the leader
-        assert seen[-1] >= 1.0
-
-
-def _rounds(nodes):
-    in_lockstep(nodes, 1, by_value)
-    return True
-
-
-def test_two_groups_follow_their_own_leaders_between_jumps_to_that_of_all():
-    own = {**FAST, "c1": 1.0, "c2": 0.0, "global_period": 10**6, "p1": 0.0, "p2": 0.0}
-    config = following(4, lsgd=own)
-    groups = ("a", "a", "b", "b")
-    config["nodes"] = [{**n, "group": g} for n, g in zip(config["nodes"], groups, strict=True)]
-    with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
-        wanted = [1.0, 1.0, 3.0, 3.0]
-        eventually(lambda: _rounds(nodes) and [m.x[0].item() for m in nodes] == wanted)
-
-
 def with_batch_norm(value):
     made = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
     with torch.no_grad():
