@@ -205,7 +205,7 @@ MUTANTS = [
     ),
     Mutant(
         "divergence", "node/arrival.py",
-        'return "" if is_finite else "its parameters or buffers are not finite"',
+        """return "" if is_finite else "the peer's parameters or buffers are not finite\"""",
         'return ""',
         "tests/adapters/test_pytorch.py tests/node/test_peer_faults.py",
     ),

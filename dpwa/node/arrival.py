@@ -111,7 +111,9 @@ class IncomingSnapshot:
         # After decoding, because the values are now in the cache, and no thread reads them yet.
         check = self._is_finite
         if check is not None and not check(decoded, piece.dtype, piece.start):
-            raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
+            raise BrokenFetchError(
+                Outcome.DIVERGED, "the peer's parameters or buffers are not finite"
+            )
 
 
 @dataclass(eq=False)
@@ -181,7 +183,7 @@ class FetchRequest:
     def objection(self, snapshot: Snapshot) -> Ended | None:
         """Return the reason why a snapshot must not be merged, or `None` if it may be merged."""
         if snapshot.progress.loss == math.inf:
-            return Ended(Outcome.DIVERGED, "its loss is not finite")
+            return Ended(Outcome.DIVERGED, "the peer's loss is not finite")
         if self.is_finite is not None and not snapshot.is_finite:
             why_not = self._divergence(snapshot, self.is_finite)
             if why_not:
@@ -197,4 +199,4 @@ class FetchRequest:
             data = snapshot.data
             pieces = pieces_of(self.layout, data.nbytes, self.shard)
             is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
-        return "" if is_finite else "its parameters or buffers are not finite"
+        return "" if is_finite else "the peer's parameters or buffers are not finite"

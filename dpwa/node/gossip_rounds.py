@@ -611,7 +611,7 @@ class GossipRounds:
         )
 
     def _all(self, own: bool) -> bool:
-        """Tell whether something is so on all ranks."""
+        """Return whether `own` is true on all ranks."""
         return own if self.shard_group is None else self.shard_group.all(own)
 
     def _end_round(self) -> None:

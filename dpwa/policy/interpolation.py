@@ -35,7 +35,7 @@ FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 class ConstantOptions(StrictModel):
     """Options of `constant`."""
 
-    value: Fraction = Field(default=0.5, description="the factor, for all peers")
+    value: Fraction = Field(default=0.5, description="the factor of a merge, for all peers")
 
 
 class LeaderOptions(StrictModel):

@@ -97,7 +97,7 @@ class ProbeRequest(BaseMessage):
 
 
 class ProbeAnswer(BaseMessage):
-    """Report that a helper has heard from the node of a `ProbeRequest`."""
+    """Report that this node has heard from the node named in a `ProbeRequest`."""
 
     type: Literal["probe_answer"] = "probe_answer"
     target: Name

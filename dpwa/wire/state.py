@@ -34,7 +34,7 @@ StateBytes = Annotated[int, Field(ge=1, le=limits.MAX_PIECES * limits.CHUNK_BYTE
 
 
 class AskState(BaseMessage):
-    """Ask for a part of the state, if its kind is `kind`. If `kind` is empty, any kind will do.
+    """Ask for a part of the state. Unless `kind` is empty, the state must be of this kind.
 
     `prepares`: the donor must copy its state for the joiner. Otherwise it only sends its clock.
     `token` names the copy from which the joiner has a different part. If empty, any copy will do.

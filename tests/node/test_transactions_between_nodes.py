@@ -264,7 +264,7 @@ def test_a_commit_of_what_was_not_prepared_is_not_applied_and_warned_of(caplog):
         torch.testing.assert_close(member.x, vector_of(1.0))
         assert transactions_of(member)["unresolved"] == 1
         assert_nothing_is_held(member)
-    assert "1 of 1 transactions ended without an answer" in caplog.text
+    assert "did not confirm 1 of 1 exchanges" in caplog.text
 
 
 def test_prepared_for_a_transaction_that_the_node_itself_prepares_changes_nothing():

@@ -286,7 +286,7 @@ class Fetcher:
         self._peer_table.told_clock(channel.peer, header.clock)
         if header.loss == math.inf or (request.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters or buffers are"
-            raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
+            raise BrokenFetchError(Outcome.DIVERGED, f"the peer's {what} not finite")
         if request.clock and is_far_behind(header.clock, request.clock):
             raise BrokenFetchError(Outcome.BEHIND)
         buffer = self.buffer_for(attempt, header)

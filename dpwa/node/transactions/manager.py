@@ -354,13 +354,13 @@ class TransactionManager:
         if lost > self._lost:
             self._lost = lost
             log.warning(
-                "%s: %d of %d transactions ended without an answer for %g s, so %s may be counted "
+                "%s: peers did not confirm %d of %d exchanges within %g s, so %s may be counted "
                 "twice or lost. Check the network [DPWA-W013]",
                 self._name,
                 lost,
                 lost + counts["committed"],
                 REMEMBER_S,
-                "mass of push_sum" if self.terms is Terms.SHARE else "exchanges",
+                "weights of push_sum" if self.terms is Terms.SHARE else "these exchanges",
             )
 
     def report(self) -> JsonObject:
