@@ -374,7 +374,7 @@ def load_optimizers(
 
 
 class _Held(NamedTuple):
-    """The current or future state of an optimizer."""
+    """The state of an optimizer, as it is now or as it will be after loading."""
 
     optimizer: Any
     state: Mapping[Any, Any] | None  # `None`: the state belongs to an inner optimizer
@@ -436,7 +436,7 @@ def _held_by(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> list[_Held]:
-    """Return the future state of each optimizer. `filler` fills in other objects later.
+    """Return the state that each optimizer will have after loading. `filler` fills in other objects later.
 
     Raises `UnfitStateError`, LookupError, TypeError or ValueError if the state does not fit these
     optimizers.

@@ -500,7 +500,7 @@ class Group:
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
-        """Return the rank of this view among other views."""
+        """Return values that decide whether this view or a different view continues."""
         size = len(self.view.names)
         # Only who is alone counts its work: members would not count the same.
         ended = self.number + (self._work if size == 1 else 0)

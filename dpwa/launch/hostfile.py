@@ -1,4 +1,4 @@
-"""Reads a list of hosts as in MPI and DeepSpeed, from which all hosts compute the same nodes.
+"""Reads a list of hosts in the format of MPI and DeepSpeed, and names the nodes of each host.
 
     # two machines
     10.0.0.1 slots=4

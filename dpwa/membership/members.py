@@ -108,7 +108,7 @@ class Members(Closeable):
         return is_clear and self._asking.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
-        """Return whether all peers are in view that a node can expect at its start.
+        """Return whether the node knows all peers that it can expect at its start.
 
         They include the nodes that were named at the admission. Other nodes may remember this node
         from before its restart, and find it although it does not know them.

@@ -506,7 +506,7 @@ class PeerTable:
 
     @property
     def exchanged_bytes(self) -> Mapping[str, int]:
-        """The counts of `exchanged`, over all peers."""
+        """Return the counts of `exchanged`, summed over all peers."""
         with self._lock:
             return dict(self._exchanged)
 

@@ -32,7 +32,7 @@ MAX_TURNS = 3  # how often newly found members are asked
 
 @dataclass(frozen=True)
 class StatusAnswer:
-    """The report of a node, or a problem in words."""
+    """The report of a node, or the reason why there is none."""
 
     report: NodeReport | None
     problem: str = ""

@@ -127,7 +127,7 @@ DTYPES = ("float32", "float64")
 
 
 class ReplicatedState(ABC):
-    """The rows of a shard, the state of their updater, and a record of the additions in them.
+    """The rows of a shard, the state of their updater, and the numbers of the applied additions.
 
     `applied` holds the last counter of each client, and the number of the client's additions in the
     state. The number can be lower, because additions may have been refused. `additions` is the

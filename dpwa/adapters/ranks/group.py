@@ -103,7 +103,7 @@ class NodeElsewhere:
 
     @property
     def collectives(self) -> NodeElsewhere:
-        """The object with the members of the collectives."""
+        """Return this object, because it also knows the members of the collectives."""
         return self
 
     def members(self) -> tuple[str, ...]:
