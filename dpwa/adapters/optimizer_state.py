@@ -436,7 +436,7 @@ def _held_by(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> list[_Held]:
-    """Return the state that each optimizer will have after loading. `filler` fills in other objects later.
+    """Return the later state of each optimizer. `filler` fills in other objects afterwards.
 
     Raises `UnfitStateError`, LookupError, TypeError or ValueError if the state does not fit these
     optimizers.

@@ -124,7 +124,7 @@ class GoAway(BaseMessage):
 
 
 class Finishing(BaseMessage):
-    """Send the fields of `policy.finishing.Ending`, and the version of the newest snapshot. A peer sends its own."""
+    """Send the fields of an `Ending`, and the newest snapshot's version. A peer sends its own."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
