@@ -23,8 +23,7 @@ def soon(
 
     @functools.wraps(method)
     def called(self: Self, /, *args: Arguments.args, **options: Arguments.kwargs) -> None:
-        self._calls.put((method, (self, *args), options))
-        self.waker.wake()
+        self.call_soon(method, self, *args, **options)
 
     return called
 

@@ -76,14 +76,11 @@ class TrainingFigures:
 
     def begin_update(self) -> None:
         self.steps += 1
-        activity, since, seconds = self._spent
-        if activity is Activity.IDLE:
-            self.turn_to(Activity.TRAIN)
+        activity = self._spent[0]
+        self.turn_to(Activity.TRAIN if activity is Activity.IDLE else activity)
         if self.steps == 1:
             return
-        trained_s = seconds[Activity.TRAIN]
-        if activity is Activity.TRAIN:
-            trained_s += self._clock.now() - since
+        trained_s = self._spent[2][Activity.TRAIN]
         step_s = trained_s - self._trained_s
         if self._last_step_s is not None:
             self._step_changes_s2 += (step_s - self._last_step_s) ** 2

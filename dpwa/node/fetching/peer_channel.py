@@ -66,8 +66,7 @@ class PeerChannel:
         link = self.link  # which another thread may give up meanwhile
         if link is None:
             return LinkState.IDLE
-        state = link.state
-        return LinkState.CONNECTING if state is LinkState.UP and not self.is_met else state
+        return LinkState.CONNECTING if self.is_to_be_met else link.state
 
     @property
     def is_to_be_met(self) -> bool:

@@ -121,7 +121,7 @@ class TransactionFetcher(Fetcher):
         if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
             raise ProtocolError(f"it promised {agreed.units} units of mass, more than exist")
         if not self._transactions.agreed(attempt.transaction, agreed.units):
-            # The peer has agreed to a different transaction.
+            # This node has decided the transaction before the answer came.
             self.end_attempt(Outcome.LOST, is_charged=False)
             self.finish()
             return
