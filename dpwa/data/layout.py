@@ -141,7 +141,7 @@ class Layout:
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """The texts that nodes compare: one for `frozen` if it is set, and one for each tensor."""
+        """Texts of the tensors, and of `frozen` if it is set. Nodes compare these texts."""
         frozen = [_FROZEN + self.frozen] if self.frozen else []
         return (*frozen, *map(_described, self.tensors))
 

@@ -30,7 +30,6 @@ import re
 import signal
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 import traceback
@@ -926,9 +925,10 @@ def table() -> str:
         texts.setdefault(tuple(cells), []).append(text)
     everywhere = texts.pop(("yes",) * len(COLUMNS))
     head = " | ".join(f"`{name}`" for name in COLUMNS)
-    text = f"Every algorithm works with these: {', '.join(everywhere)}. The table shows the others."
     lines = [
-        textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False),
+        "Each feature of this list works with every algorithm. The table shows the other features.",
+        "",
+        *(f"- {text}" for text in everywhere),
         "",
         f"| | {head} |",
         "|---|" + "---|" * len(COLUMNS),
