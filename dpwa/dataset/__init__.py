@@ -1,4 +1,4 @@
-"""Data sets that nodes share. `SharedSampler` hands out ranges, `shard` makes fixed parts."""
+"""Divide a data set among nodes. `SharedSampler` hands out ranges, `shard` makes fixed parts."""
 
 from dpwa.dataset.sampler import SharedSampler, shard
 

@@ -1,4 +1,4 @@
-"""RangeTable: the leases of a data set's ranges, in a table that all nodes share.
+"""RangeTable claims ranges of a data set through a table that all nodes share.
 
 All nodes compute the same ranges of shuffled indices, so they need no messages for this (see
 `DatasetRanges` and `shuffled`).
@@ -38,16 +38,17 @@ class DatasetRanges:
         return min(self.range_size, self.dataset_size - number * self.range_size)
 
     def cut(self, order: np.ndarray, number: int) -> np.ndarray:
-        """Return the indices in a range, from an `order` that `shuffled` has returned."""
+        """Return the indices in range `number`. `order` is the array that `shuffled` returns."""
         start = number * self.range_size
         return order[start : start + self.length(number)]
 
 
 def shuffled(size: int, seed: int, epoch: int, *, shuffle: bool = True) -> np.ndarray:
-    """Return the indices 0 to size - 1 in the order of an epoch, int64 of shape (size,).
+    """Return the indices 0 to size - 1 in the order of an epoch.
 
-    The order is a permutation by `numpy.random.RandomState`. Its random numbers are the same in all
-    versions of NumPy (NEP 19), so nodes with different versions agree. The seed is 0 to 2^32 - 1.
+    The array has the shape (size,) and is int64. `numpy.random.RandomState` shuffles it. This class
+    has the same random numbers in all versions of NumPy (NEP 19), so nodes with different versions
+    agree. The seed is 0 to 2^32 - 1.
     """
     order = np.arange(size, dtype=np.int64)
     if shuffle:
@@ -65,9 +66,9 @@ MAX_TIMES_LOST = 3  # after this number of retries, the error is raised
 
 
 class RangeTable:
-    """Claims ranges for this node, one after the other.
+    """Claims the ranges of a data set that this node trains on, one range at a time.
 
-    Raises `MismatchError` if another node has a different data set or different settings. Raises
+    Raises `MismatchError` if another node has a different data set or different arguments. Raises
     `TableTimeoutError` if the other nodes have not created their tables in time.
     """
 
@@ -108,7 +109,7 @@ class RangeTable:
         self.leases.begin_epoch(epoch)
 
     def take_range(self) -> int | None:
-        """Claim a range for this node. Return its number, or `None` if no range is free now.
+        """Claim a free range for this node. Return its number, or `None` if no range is free now.
 
         When this method returns, all copies have the earlier acknowledgements.
         """
@@ -126,7 +127,7 @@ class RangeTable:
         return None
 
     def wait_for_range(self) -> int | None:
-        """Claim a range when one is free, and return its number, or `None` if the epoch is over."""
+        """Wait for a free range and claim it. Return its number, or `None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
         with self.tables.waiting():
             while True:
@@ -147,26 +148,26 @@ class RangeTable:
         return self.leases.is_over
 
     def acknowledge(self, number: int) -> None:
-        """Report that a range is done. Copies may get the report after this method returns."""
+        """Report that this node has trained on a range. Copies of the table may learn it later."""
         self._unconfirmed.add(number)
         self._change([number], self.leases.acknowledgement())
 
     def release(self, numbers: Collection[int]) -> None:
-        """Release ranges that this node holds. Copies may get this after this method returns."""
+        """Release ranges that this node holds. Copies of the table may learn it later."""
         self.leases.handed_out.difference_update(numbers)
         if numbers:
             self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
 
     def read_rows(self) -> None:
-        """Read all rows. When this method returns, all copies have the earlier acknowledgements."""
+        """Read the leases of all ranges. All copies then have the earlier acknowledgements."""
         self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
             self.leases.handed_out.discard(number)
             if self.leases.is_refused(number):
                 self.refused += 1
                 log.warning(
-                    "%s: range %d was given to another node meanwhile, because this node did not "
-                    "acknowledge the range in time. Only the other node's training counts"
+                    "%s: range %d was given to another node, because this node did not acknowledge "
+                    "the range in time. Only the other node's training on the range counts"
                     " [DPWA-W039]",
                     self._name,
                     number,
@@ -176,7 +177,7 @@ class RangeTable:
         self._unconfirmed.clear()
 
     def remember(self, numbers: Collection[int]) -> None:
-        """Mark ranges as done that were done before all nodes were restarted.
+        """Mark ranges on which nodes had trained before all nodes were restarted.
 
         Wait until the other nodes have marked their ranges, too, or until a node has claimed a
         range, or until the time limit.
@@ -212,15 +213,18 @@ class RangeTable:
         self._steadily(lambda: self._table.add(changed, numbers))
 
     def _steadily(self, act: Callable[[], T]) -> T:
-        """Call `act`, and call it again if the other nodes had continued without this node.
+        """Call `act`, and repeat the call after a `TableLostError`, at most `MAX_TIMES_LOST` times.
 
-        A repeated change does no harm, because it takes effect only once.
+        A repeated change of the table does no harm, because it takes effect only once.
         """
         for _ in range(MAX_TIMES_LOST):
             try:
                 return act()
             except TableLostError as lost:
                 log.warning(
-                    "%s: ranges may be handed out again: %s [DPWA-W040]", self._name, lost.text
+                    "%s: nodes may train on some ranges again, because acknowledgements of this "
+                    "node may be lost: %s [DPWA-W040]",
+                    self._name,
+                    lost.text,
                 )
         return act()

@@ -24,12 +24,12 @@ Item = TypeVar("Item")
 
 
 def bare(connection: DpwaConnection | DpwaPyTorchAdapter) -> DpwaConnection:
-    """Return the connection of an adapter, or the connection itself."""
+    """Return the argument itself if it is a connection, or the connection of an adapter."""
     return connection if isinstance(connection, DpwaConnection) else connection.connection
 
 
 class SharedSampler(Sampler[int], Closeable):
-    """Hands out the indices of a data set in ranges, each to one node. Nodes may come and go.
+    """Divides the items of each epoch among the nodes. Nodes may join and leave.
 
         sampler = SharedSampler(len(dataset), gossip)
         loader = DataLoader(dataset, batch_size=64, sampler=sampler)
@@ -38,11 +38,11 @@ class SharedSampler(Sampler[int], Closeable):
             for inputs, targets in sampler.batches(loader):
                 ...                                    # train on them
 
-    A node acknowledges a range when it has trained on all items of the range. `batches` counts a
-    batch as trained on when you request the next batch. If a node dies, its other ranges are handed
-    out again. So an item may be seen twice, but each range is acknowledged once. An epoch is over
-    when all ranges are acknowledged, or when a node has begun a later epoch. docs/sampler.md has
-    the guarantees.
+    Each node gets ranges of indices. A node acknowledges a range when it has trained on all items
+    of the range. `batches` counts a batch as trained on when you request the next batch. If a node
+    dies, other nodes get the ranges that it did not acknowledge. So nodes may train on an item
+    twice, but each range is acknowledged once. An epoch is over when all ranges are acknowledged,
+    or when a node has begun a later epoch. docs/sampler.md has the guarantees.
 
     Args:
         dataset_size: the number of items.
@@ -96,9 +96,12 @@ class SharedSampler(Sampler[int], Closeable):
         self._outstanding = Outstanding()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, counted from 0. Call this on all nodes, before the epoch's first batch.
+        """Begin an epoch. Call `set_epoch` on all nodes, before the epoch's first batch.
 
         This node releases the ranges of other epochs that it holds.
+
+        Args:
+            epoch: the number of the epoch, from 0.
 
         Raises:
             UserError: the epoch is invalid.
@@ -109,7 +112,7 @@ class SharedSampler(Sampler[int], Closeable):
         self._table.begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield indices until no range is free. `batches` also waits for more ranges.
+        """Yield item indices until no free range is left. `batches` also waits for more ranges.
 
         Before, this node releases the ranges that it got earlier and has not acknowledged.
         """
@@ -124,7 +127,7 @@ class SharedSampler(Sampler[int], Closeable):
             number = self._table.take_range()
 
     def batches(self, loader: DataLoader[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an epoch. Acknowledge a batch when the next batch is requested.
+        """Yield this node's batches of the epoch. Each request acknowledges the previous batch.
 
         When no range is free, wait until the other nodes have acknowledged their ranges, and get
         the ranges of nodes that die. If you leave the loop early, this node releases its ranges.
@@ -140,8 +143,8 @@ class SharedSampler(Sampler[int], Closeable):
         size = self._batch_size(loader)
         if self._ended == self._epoch:
             raise UserError(
-                f"epoch {self._epoch} has ended on this node. Call set_epoch before the next "
-                "batches [DPWA-E191]"
+                f"epoch {self._epoch} has ended on this node. Call set_epoch before you request "
+                "more batches [DPWA-E191]"
             )
         try:
             while (number := self._table.wait_for_range()) is not None:
@@ -155,9 +158,9 @@ class SharedSampler(Sampler[int], Closeable):
                 self._give_back()
 
     def acknowledge(self, items: int) -> None:
-        """Report that this node has trained on the next items, in the order of the sampler.
+        """Report that this node has trained on the next `items` indices of the sampler.
 
-        Call this in a loop of your own. `batches` calls it for you.
+        Call `acknowledge` in a loop of your own. `batches` calls it for you.
 
         Args:
             items: the number of items, such as the size of a batch.
@@ -183,21 +186,21 @@ class SharedSampler(Sampler[int], Closeable):
 
     @property
     def refused(self) -> int:
-        """The number of ranges that this node acknowledged after another node had got them."""
+        """The number of ranges that another node had claimed before this node acknowledged them."""
         return self._table.refused
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to continue this epoch, which lists the ranges that are done.
+        """Return the acknowledged ranges of the epoch, to continue the epoch after a restart.
 
         Returns:
-            A dict of plain values, for `torch.save` or JSON.
+            A dict of plain values with the ranges and the arguments, for `torch.save` or JSON.
         """
         self._table.read_rows()
         done = self._table.leases.done.nonzero()[0].tolist()
         return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. Call this before the first index is requested.
+        """Continue the epoch of a `state_dict`. Call this method before you request an index.
 
         If all nodes were restarted, each node loads its own state. Ranges that are done in any of
         these states are not handed out again. This method waits at most `collective_timeout_s`
@@ -209,20 +212,20 @@ class SharedSampler(Sampler[int], Closeable):
         for name, expected in asdict(self._ranges).items():
             if state.get(name) != expected:
                 raise UserError(
-                    f"the state of a sampler has {name} {state.get(name)!r}, "
-                    f"but this sampler has {expected!r} [DPWA-E192]"
+                    f"the state of a sampler was saved with {name}={state.get(name)!r}, "
+                    f"but this sampler has {name}={expected!r} [DPWA-E192]"
                 )
         done = state.get("done")
         if not isinstance(done, list) or not set(done) <= set(range(self._ranges.count)):
             raise UserError(
-                f"the state of a sampler must have a list `done` of ranges from 0 to "
+                f"the state of a sampler must have a list `done` of range numbers from 0 to "
                 f"{self._ranges.count - 1} [DPWA-E192]"
             )
         self.set_epoch(state.get("epoch"))  # type: ignore[arg-type]
         self._table.remember(set(done))
 
     def close(self) -> None:
-        """Release this node's ranges, and close its tables, also for other samplers."""
+        """Release this node's ranges, and close its tables. Other samplers lose the tables, too."""
         with suppress(ClosedError):
             self._give_back()
         self.tables.close()
@@ -237,13 +240,13 @@ class SharedSampler(Sampler[int], Closeable):
     def _batch_size(self, loader: DataLoader[Any]) -> int:
         if getattr(loader, "sampler", None) is not self:
             raise UserError(
-                "`batches` needs a DataLoader that was made with sampler=SAMPLER, where SAMPLER is "
-                "this sampler [DPWA-E190]"
+                "`batches` needs a DataLoader whose `sampler` argument is this SharedSampler "
+                "[DPWA-E190]"
             )
         if loader.drop_last or not getattr(loader, "in_order", True):
             raise UserError(
                 "`batches` needs a DataLoader with drop_last=False and in_order=True, "
-                "so that it returns all batches in order [DPWA-E190]"
+                "so that the loader returns all batches in order [DPWA-E190]"
             )
         return loader.batch_size or 1
 
@@ -251,10 +254,10 @@ class SharedSampler(Sampler[int], Closeable):
 def _require(what: str, given: object, least: int, most: int | None = None) -> None:
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise UserError(
-            f"{what}: expected a whole number from {least} on (got {given!r}) [DPWA-E178]"
+            f"{what}: expected a whole number of at least {least} (got {given!r}) [DPWA-E178]"
         )
     if most is not None and given > most:
-        raise UserError(f"{what}: expected at most {most} (got {given}) [DPWA-E178]")
+        raise UserError(f"{what}: expected a number of at most {most} (got {given}) [DPWA-E178]")
 
 
 def shard(
@@ -264,7 +267,7 @@ def shard(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Subset[Item]:
-    """Return the part of a data set for this node. The parts of different nodes do not overlap.
+    """Return this node's part of a data set. The parts of different nodes do not overlap.
 
     All nodes compute the same order of the items. The node at place r of N in the configuration
     has the items at r, r + N, r + 2 N, ... in this order. All parts have the same length, so the
