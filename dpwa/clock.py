@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. On Linux it counts suspension, so a node notices when it wakes up."""
+    """The machine's monotonic clock. On Linux, it also counts the time of a suspended machine."""
 
     # The function of the standard library itself, because each round calls it many times.
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -27,9 +27,10 @@ class SystemClock:
 
 
 class AwakeClock:
-    """The time in which this process was awake. Between two notes, at most `most_s` count.
+    """A clock that counts only the time in which this process was awake.
 
-    A stopped process receives nothing, so it must not count that time as silence of other nodes.
+    Between two calls of `note_awake`, the clock advances by at most `most_s` seconds. A stopped
+    process receives nothing, so it must not count the time of the stop as silence of other nodes.
     One thread calls `note_awake`. Any thread may call `now`.
     """
 
@@ -42,7 +43,7 @@ class AwakeClock:
         self._looked = now, now  # time of the last note, in this time and in the clock's time
 
     def note_awake(self) -> bool:
-        """Note that the process is awake. Return whether it was stopped until now."""
+        """Record that this process is awake, and return whether it was stopped until now."""
         now, (awake, looked) = self._clock.now(), self._looked
         self._looked = awake + min(now - looked, self._most_s), now
         has_slept = now - looked > self._asleep_after_s

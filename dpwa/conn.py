@@ -1,7 +1,7 @@
-"""A removed module of 2017. Importing it raises an error that names its replacement."""
+"""Raise an error that names the replacement of this module, which was removed after 2017."""
 
 raise ModuleNotFoundError(
-    "dpwa.conn was removed after 2017, because RxThread and TxThread now belong to the node. Use "
+    "dpwa.conn was removed after 2017. A node now creates its RxThread and TxThread itself. Use "
     "`from dpwa import DpwaConnection`, and see docs/migration.md",
     name="dpwa.conn",
 )

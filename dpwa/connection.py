@@ -153,7 +153,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         rounds.ask(rounds.algorithm.asks(view), layout)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
-        """Wait for the fetch that `update_send` started, at most for `timeout_ms`.
+        """Wait at most `timeout_ms` for the peer's parameters that `update_send` started to fetch.
 
         Args:
             loss: the current training loss. `None` stands for the loss passed to `update_send`.
@@ -256,7 +256,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def states(self) -> States:
-        """The object that transfers the state of the training."""
+        """The object that sends this node's state to peers, and fetches a state from a peer."""
         return self._states
 
     @property
@@ -266,7 +266,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return found
 
     def _part(self, name: str) -> Any:
-        """Create the part of a feature, at its first call or for its first message."""
+        """Return the object of a feature. The first call for a feature creates its object."""
         self.node.check_process()
         make = resolve_name(_MADE_BY[name])  # loaded before the lock is taken
         with self._lock, self._runtime.uninterrupted():
@@ -281,7 +281,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def clock(self) -> float:
-        """Number of updates, interpolated at each merge like the parameters."""
+        """The training clock. Each update adds 1, and a merge averages the clocks of both nodes."""
         return self.node.clock
 
     @property
@@ -304,16 +304,16 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Names of the peers in view."""
+        """The names of the peers that this node knows."""
         return self.node.peers
 
     def wait_for_peers(self, count: int = 1, timeout_s: float = 30.0) -> bool:
-        """Wait until `count` peers are in view. Return whether they are.
+        """Wait until this node knows at least `count` peers, and return whether it does.
 
         You need not call this, because a node trains with the peers that are there. If the
-        configuration lists the nodes, all are in view from the start, even dead nodes. This call is
-        no barrier. A peer may be in view before it trains, and may never make this call. Call
-        `barrier` to let all nodes begin at the same time.
+        configuration lists the nodes, this node knows all of them from the start, even dead nodes.
+        This call is no barrier. A node can know a peer before the peer trains, and the peer may
+        never make this call. Call `barrier` if all nodes must begin at the same time.
         """
         self.node.check_process()
         members: Members | None = self._parts.get("membership")
@@ -322,7 +322,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return members.wait_for(count, timeout_s)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
-        """Add a peer. This has no effect if the peer is already in view.
+        """Add a peer. This has no effect if this node already knows the peer.
 
         Raises:
             UserError: the name is this node's own, or known at a different address. Or the name,
@@ -331,7 +331,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self.node.add_peer(name, host, port)
 
     def remove_peer(self, name: str) -> None:
-        """Remove a peer from view.
+        """Remove a peer from the peers that this node knows.
 
         Raises:
             UnknownNameError: there is no such peer.
@@ -360,9 +360,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         has_left = rounds.is_to_finish and self.node.finish.report() is None
         if has_left and (error is None or isinstance(error, SystemExit)):
             log.warning(
-                "%s: its training has ended at update %d without finish, so the models of its "
-                "peers lack its last steps. Call finish() after the last step, or set "
-                "needs_finish=False [DPWA-W093]",
+                "%s: the training has ended at update %d without finish, so the models of "
+                "the peers lack the last steps of this node. Call finish() after the last step, or "
+                "set needs_finish=False [DPWA-W093]",
                 self.name,
                 self.updates,
             )
@@ -391,7 +391,7 @@ def close_all() -> None:
 
 
 def close_former(name: str, config: Config) -> None:
-    """Close an earlier connection of this process for the same node, and log this.
+    """Close an earlier connection of this process for the same node, and log a warning.
 
     Args:
         name: the name of the node.
@@ -402,7 +402,7 @@ def close_former(name: str, config: Config) -> None:
     for connection in _open_ones(name):
         if _place_of(name, connection.node.config) == _place_of(name, config):
             connection.close()
-            log.warning("%s: closed the earlier connection of this session [DPWA-W001]", name)
+            log.warning("%s: closed the earlier connection of this process [DPWA-W001]", name)
 
 
 def _place_of(name: str, config: Config) -> object:
@@ -410,7 +410,7 @@ def _place_of(name: str, config: Config) -> object:
 
 
 def _collect_forgotten(name: str) -> None:
-    """Close connections of this name that the program has forgotten, in reference cycles."""
+    """Close unused connections of this name that only reference cycles still keep open."""
     if _open_ones(name):
         gc.collect()
 
@@ -421,7 +421,7 @@ def _open_ones(name: str) -> list[DpwaConnection]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Add to an error that an earlier node of this process causes it."""
+    """Explain in the message of an error that an earlier node of this process is the cause."""
     try:
         yield
     except (AddressError, NameTakenError) as error:
@@ -429,8 +429,8 @@ def _explained(name: str) -> Iterator[None]:
             raise
         raise type(error)(
             f"{error.text}: an earlier node {name!r} of this process uses this address. Call "
-            "close() of that node, or use that node. dpwa.close_all() closes all open nodes of "
-            f"this process [{error.message_code}]"
+            "close() of the earlier node, or continue with the earlier node. dpwa.close_all() "
+            f"closes all open nodes of this process [{error.message_code}]"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Collectives among peers, under the names of torch.distributed, for programs written for it.
+"""The collectives of dpwa, with the function names and arguments of torch.distributed.
 
     import dpwa.distributed as dist
 
@@ -53,7 +53,7 @@ class Work:
     """The result of a call with `async_op=True`. The call has already ended."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
-        """Return at once."""
+        """Return True at once, because the call has already ended."""
         return True
 
     def is_completed(self) -> bool:
@@ -136,7 +136,7 @@ def barrier(
     *,
     timeout_s: float | None = None,
 ) -> Work | None:
-    """Wait until all members have called this.
+    """Wait until all members have called `barrier`.
 
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`.
@@ -208,7 +208,7 @@ def all_gather_object(
     *,
     timeout_s: float | None = None,
 ) -> list[object]:
-    """Return the plain data of all members, in order of rank.
+    """Return one object from each member, in order of rank. An object must be plain data.
 
     Args:
         object_list: a list that is set to the result, whatever its length. If `obj` is not given,

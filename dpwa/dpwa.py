@@ -1,4 +1,4 @@
-"""The place of `DpwaConnection` in 2017. Now it is `dpwa.DpwaConnection`."""
+"""The module that contained `DpwaConnection` in 2017. Now, `dpwa` contains it."""
 
 from __future__ import annotations
 

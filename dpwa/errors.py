@@ -38,10 +38,10 @@ class UserError(DpwaError):
 
 @contextmanager
 def from_extra(extra: str, message: str) -> Iterator[None]:
-    """Import libraries of an extra. If one is missing, the `UserError` says how to install it.
+    """Turn a failed import of an optional library into a `UserError` that tells the remedy.
 
     Args:
-        extra: the name of the extra.
+        extra: the name of the extra that installs the library.
         message: the feature and its libraries, with the code of the message.
     """
     try:
@@ -85,7 +85,7 @@ class JoinTimeoutError(DpwaError, SystemExit):
 
 
 class AddressError(UserError):
-    """A node cannot listen on its address, because it is in use or not of this machine."""
+    """A node cannot listen on an address that is in use or does not belong to this machine."""
 
 
 class ParametersError(UserError):
@@ -97,11 +97,11 @@ class ClosedError(UserError):
 
 
 class ForkedError(UserError):
-    """The object belongs to a different process, and this process is a fork of it."""
+    """The object belongs to the parent process, so this forked child cannot use the object."""
 
 
 class MismatchError(UserError):
-    """Nodes called different collectives, or one with different shapes, or do not match."""
+    """The nodes' calls of a collective or of a table do not match, or their models differ."""
 
 
 class CollectiveError(DpwaError):
@@ -124,7 +124,7 @@ class PeerLost(CollectiveError):  # noqa: N818  (the name that users expect)
 
 
 class LeftBehindError(PeerLost):
-    """The others have continued without this node. Its next collective waits for admission."""
+    """The other nodes have continued without this node. The next collective waits for admission."""
 
 
 class CollectiveTimeoutError(CollectiveError):
@@ -132,11 +132,11 @@ class CollectiveTimeoutError(CollectiveError):
 
 
 class TableTimeoutError(CollectiveError):
-    """An operation of a table, or of all its users, did not end in time."""
+    """An operation on a table, or a barrier of all workers, did not end in time."""
 
 
 class TableLostError(DpwaError):
-    """Rows were lost with all nodes that held them, or the others continued without this node."""
+    """All nodes with copies of some rows died, or the others continued without this node."""
 
 
 class PeerError(DpwaError):

@@ -1,4 +1,4 @@
-"""Named points of the code at which tests may stop a process, as torchft does at some steps."""
+"""Named points in the code at which a test can stop a process. Tests of torchft do the same."""
 
 from __future__ import annotations
 

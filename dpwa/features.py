@@ -1,7 +1,7 @@
-"""The table of the parts of dpwa, with what each adds to nodes, messages, reports and commands.
+"""The table of the parts of dpwa, with the objects, messages and commands of each part.
 
-The table contains only names, so that a process imports no part to read it. docs/architecture.md
-describes how to add a part.
+The table contains only names, so that a process can read the table without importing the parts.
+docs/architecture.md describes how to add a part.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Feature:
         name: the name of the part.
         made_by: `module:Class` of the object that `DpwaConnection` creates, and closes before its
             node.
-        setting: the setting that switches the part on, if it is not null, such as `metrics.port`.
-            Without a setting, the part is created at its first call, or for its first message.
+        setting: the setting that switches the part on, if the setting is not null, such as
+            `metrics.port`. Without a setting, the part's first call or message creates the part.
         messages: the module of its messages.
         types: the types of these messages.
         section: its section of the node's report, in plain data. See `Node.describe`.

@@ -1,4 +1,4 @@
-"""Files in folders where other users, or a crash, may have left files."""
+"""Open, write and lock files safely in folders where other users or a crash left files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpwa.errors import UserError
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file, as the `opener` of `open`. A file to write must not be a link.
+    """Open a regular file, but no link for writing. `open` accepts this function as `opener`.
 
-    Raises OSError. A pipe or a device also raises it, because the caller would wait for it.
+    Raises OSError, also for a pipe or a device, on which the caller would wait.
     """
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= os.O_NOFOLLOW
@@ -99,7 +99,7 @@ def free_lock(lock: int, path: Path) -> None:
 
 
 def _leave_locks() -> None:
-    """Close this process's copies of the locks after a fork, because it may live longer."""
+    """Close the locks in a forked child, because the child may live longer than the parent."""
     while _locks:
         os.close(_locks.pop())
 
@@ -108,7 +108,7 @@ os.register_at_fork(after_in_child=_leave_locks)
 
 
 def flush_names(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
+    """Flush the directory entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

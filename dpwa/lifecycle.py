@@ -54,7 +54,7 @@ def is_locked(path: Path) -> bool:
 
 
 def hide_own_frames(error: BaseException | None) -> None:
-    """Make the traceback of Ctrl-C end in the user's own code."""
+    """Remove the frames of dpwa from the end of the traceback of Ctrl-C."""
     if not isinstance(error, KeyboardInterrupt):
         return
     trace = error.__traceback__
@@ -95,7 +95,7 @@ def require_own_process(owner: int, name: str) -> None:
 
 
 def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
-    """Return a function that calls a method while its object exists. It keeps no object alive."""
+    """Return a function that calls a method through a weak reference to the method's object."""
     bound: Any = method
     owner, function = weakref.ref(bound.__self__), bound.__func__
 

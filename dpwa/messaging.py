@@ -1,4 +1,4 @@
-"""A removed module of 2017. Importing it raises an error that names its replacement."""
+"""Raise an error that names the replacement of this module, which was removed after 2017."""
 
 raise ModuleNotFoundError(
     "dpwa.messaging was removed after 2017, because it unpickled data from the network. Nodes "

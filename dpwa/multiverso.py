@@ -46,12 +46,12 @@ class _Session:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers in the configuration. `UserError` if it has no list of nodes."""
+        """The names of the workers in `nodes`. Raises `UserError` without `nodes`."""
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
-                "workers are numbered in the order of `nodes`, but this configuration has none. "
-                "With only `join`, workers can come and go [DPWA-E305]"
+                "workers are numbered in the order of `nodes`, but this configuration has no "
+                "`nodes`. List all workers, because workers of `join` have no order [DPWA-E305]"
             )
         return names
 
@@ -105,7 +105,7 @@ def shutdown() -> None:
 
 
 def barrier() -> None:
-    """Wait until all workers have called this. A later `get` includes every earlier `add`.
+    """Wait until all workers have called `barrier`. A later `get` includes every earlier `add`.
 
     Raises:
         TableTimeoutError: a worker has not arrived within `collective_timeout_s`.
@@ -114,7 +114,7 @@ def barrier() -> None:
 
 
 def workers_num() -> int:
-    """Return the number of workers in the configuration. `UserError` if it has no `nodes`."""
+    """Return the number of workers in `nodes`. Raises `UserError` without `nodes`."""
     return len(_now().names)
 
 
@@ -136,7 +136,7 @@ def server_id() -> int:
 
 
 def is_master_worker() -> bool:
-    """Return whether this worker is the first that is present. It is worker 0 until it dies."""
+    """Return whether this worker is the living worker with the lowest number."""
     session = _now()
     return session.tables.members[:1] == (session.connection.name,)
 
@@ -171,7 +171,7 @@ class ArrayTableHandler:
         return self._table.get_async()
 
     def add(self, data: Any, sync: bool = False) -> None:
-        """Add to all values. With `sync`, wait until the addition has taken effect."""
+        """Add `data` to the vector. With `sync`, wait until the addition has taken effect."""
         self._table.add(_of_size(data, self._shape), sync=sync)
 
 
@@ -192,7 +192,7 @@ class MatrixTableHandler:
         self._table = _now().tables.matrix(num_row, num_col, first, **options)
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, shape (num_row, num_col), or of some rows, counted from 0."""
+        """Return the matrix, of shape (num_row, num_col), or only its rows `row_ids` (from 0)."""
         return self._table.get(row_ids)
 
     def get_async(self, row_ids: Any = None) -> PendingGet:
@@ -200,7 +200,7 @@ class MatrixTableHandler:
         return self._table.get_async(row_ids)
 
     def add(self, data: Any, row_ids: Any = None, sync: bool = False) -> None:
-        """Add to all rows, or to some. If a row occurs several times, its additions are summed."""
+        """Add `data` to all rows, or to the rows `row_ids`. Additions to one row are summed."""
         rows, columns = self._shape
         if row_ids is not None:
             rows = len(as_integers(row_ids, "row_ids"))
@@ -208,7 +208,7 @@ class MatrixTableHandler:
 
 
 class KVTableHandler:
-    """Values by keys. Keys are integers of 64 bits. See `ArrayTableHandler`.
+    """A shared table of values by keys. Keys are integers of 64 bits. See `ArrayTableHandler`.
 
     Args:
         num_col: the number of columns in a row. `None`: the value of a key is one number.
@@ -219,11 +219,11 @@ class KVTableHandler:
         self._table = _now().tables.key_value(num_col, **options)
 
     def get(self, keys: Any) -> np.ndarray:
-        """Return the newest values of some keys."""
+        """Return the newest values of `keys`."""
         return self._table.get(keys)
 
     def add(self, keys: Any, data: Any, sync: bool = False) -> None:
-        """Add to the values of some keys. Several additions to the same key are summed."""
+        """Add `data` to the values of `keys`. Additions to the same key are summed."""
         self._table.add(keys, data, sync=sync)
 
 
@@ -273,7 +273,7 @@ def sync_all_mv_shared_vars() -> None:
 
 
 class MVModelParamManager:
-    """Keep the parameters of any model in sync. A subclass defines its parameters.
+    """Synchronize the parameters of any model among all workers. A subclass reads and sets them.
 
     For a torch module, use `ModuleParameterManager`, which needs no subclass.
 
@@ -296,7 +296,7 @@ class MVModelParamManager:
         raise NotImplementedError
 
     def sync_all_param(self) -> None:
-        """Add this worker's changes since the last call, and load the sum of all workers."""
+        """Add this worker's changes to the shared parameters, and load the shared parameters."""
         self._variable.value[...] = self._collected()
         self._variable.sync()
         self._distribute()
@@ -318,14 +318,14 @@ class MVModelParamManager:
 
 
 def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManager:  # noqa: N802
-    """Keep the parameters of a torch module in sync. See `dpwa.adapters.tables`."""
+    """Synchronize the parameters of a module among all workers. See `dpwa.adapters.tables`."""
     from dpwa.adapters.tables import ModuleParameterManager as Manager
 
     return Manager(module, _now().tables, **options)
 
 
 def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
-    """Reshape data that have the right size. Other data stay unchanged, and are refused later."""
+    """Return data in this shape if their size fits. The table refuses other data later."""
     if data is None:
         return None
     array = as_array(data, "values of a table")
@@ -335,7 +335,8 @@ def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
 def _now() -> _Session:
     if _session is None:
         raise UserError(
-            "call dpwa.multiverso.init first, and no function after shutdown [DPWA-E186]"
+            "this process is no worker before init or after shutdown. Call dpwa.multiverso.init"
+            " first [DPWA-E186]"
         )
     return _session
 

@@ -1,4 +1,4 @@
-"""Registries: the items that configurations choose by name, of dpwa itself and of plugins."""
+"""Registries of the items of dpwa and of plugins. A configuration chooses items by name."""
 
 from __future__ import annotations
 

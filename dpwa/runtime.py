@@ -1,4 +1,4 @@
-"""Runtime: the interface of a node to the machine: time, threads, waiting, randomness, ZeroMQ.
+"""Runtime is a node's interface to the time, threads, random bytes and sockets of the machine.
 
 The simulator runs the same nodes in virtual time, with a different runtime. Its threads are
 greenlets, and its network is modelled.
@@ -32,7 +32,7 @@ _RLock: Any = type(threading.RLock())  # in C, so that acquire and release are o
 
 
 class CallLock(_RLock):  # type: ignore[misc]
-    """A lock whose holder may wait for other nodes.
+    """A lock that a thread may hold while the thread waits for other nodes.
 
     No other lock may be held for so long, because in virtual time no thread waits for locks.
     """
@@ -186,7 +186,7 @@ class Runtime(Clock, Protocol):
 
     @property
     def bytes_scale(self) -> float:
-        """Number of bytes that each byte of a state stands for. It is 1, except in simulations."""
+        """The simulated number of bytes per byte of a state. It is 1, except in simulations."""
         ...
 
     def wall_time(self) -> float:
@@ -198,7 +198,7 @@ class Runtime(Clock, Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let the calling thread wait for some seconds."""
+        """Block the calling thread for some seconds."""
         ...
 
     def condition(self) -> Condition:
@@ -234,15 +234,15 @@ class Runtime(Clock, Protocol):
         ...
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """Return a context manager. See `dpwa.lifecycle.uninterrupted`."""
+        """Return a context manager that delays Ctrl-C. See `dpwa.lifecycle.uninterrupted`."""
         ...
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return the context that creates all sockets."""
+        """Return the ZeroMQ context that creates all sockets."""
         ...
 
     def poller(self) -> zmq.Poller:
-        """Return a poller for sockets of that context."""
+        """Return a poller for ZeroMQ sockets."""
         ...
 
 
@@ -282,7 +282,7 @@ class SystemRuntime(SystemClock):
         return uninterrupted()
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return a context. Its sockets raise `DescriptorsError` if descriptors are used up."""
+        """Return a ZeroMQ context that raises `DescriptorsError` if descriptors are used up."""
         return _Context()
 
     def poller(self) -> zmq.Poller:
@@ -301,7 +301,7 @@ class Background:
         self._running: dict[str, threading.Thread] = {}
 
     def start(self, key: str, function: Callable[[], None]) -> bool:
-        """Run a function, unless one with this key still runs. Return whether it was started."""
+        """Start a function, or return False if a function with this key still runs."""
         running = self._running.get(key)
         if running is not None and running.is_alive():
             return False

@@ -41,7 +41,10 @@ def refusal(
 
 
 class Unlike(Enum):
-    """The effect if nodes differ in a setting. It is metadata of the field. Default: `ALLOWED`."""
+    """The reaction of nodes to different values of a setting, as metadata of the setting's field.
+
+    The default is `ALLOWED`.
+    """
 
     ALLOWED = "may differ"
     WARNS = "must be equal, or nodes warn"
@@ -55,7 +58,7 @@ class NoOptions(StrictModel):
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a node, which interpolation rules compare."""
+    """The training progress of one node. Interpolation rules compare the progress of two nodes."""
 
     # number of updates, interpolated at each merge like the parameters, so it may fall
     clock: float

@@ -71,7 +71,7 @@ class Link:
 
 @dataclass
 class Counts:
-    """The numbers of messages so far."""
+    """Counts of messages since the network was created."""
 
     sent: int = 0  # calls of `VirtualNetwork.send`
     delivered: int = 0  # passed to a node, including duplicates
@@ -80,7 +80,7 @@ class Counts:
 
 
 class Timer:
-    """A future call."""
+    """A function call that is due at a later time."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act: Callable[[], None] | None = act
@@ -146,7 +146,7 @@ class VirtualNetwork:
             self._links[sender, to] = link
 
     def partition(self, *groups: Collection[str]) -> None:
-        """Cut all links between groups. Nodes in no group form one more group.
+        """Cut all links between nodes of different groups. Nodes in no group form one more group.
 
         Messages in flight across a cut are lost. A later partition replaces this one.
         """
@@ -169,7 +169,7 @@ class VirtualNetwork:
         self._tell_watchers()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call a function after every cut, and after the end of every cut."""
+        """Call a function whenever links were cut or restored."""
         self._watchers.append(watcher)
 
     def is_cut(self, sender: str, to: str) -> bool:

@@ -747,7 +747,7 @@ def test_a_node_that_ends_its_training_without_finish_says_so_and_what_to_call(w
             raise ZeroDivisionError
     said = [r.getMessage() for r in caplog.records if "W093" in r.getMessage()]
     assert [line.split(", so")[0] for line in said] == [
-        "w1: its training has ended at update 3 without finish"
+        "w1: the training has ended at update 3 without finish"
     ] * (way in ("plain", "sys.exit"))
 
 
