@@ -1,4 +1,4 @@
-"""AllReduceEA and EASGD: elastic averaging around a center, of which every node has a copy."""
+"""AllReduceEA and EASGD: synchronous elastic averaging with a copy of the center on every node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class AllReduceEA:
-    """Elastic averaging, which regularly pulls the nodes and a center toward each other.
+    """Elastic averaging, in which the parameters of all nodes and a center attract each other.
 
     With parameters x_i on N nodes, a node does this every `tau` steps:
 
@@ -93,12 +93,16 @@ class AllReduceEA:
 
     @property
     def alpha(self) -> float:
-        """The strength of an exchange, for the number of nodes at the last synchronization."""
+        """The strength alpha of an exchange.
+
+        The default depends on the number of nodes at the last synchronization.
+        """
         return self._alpha_of(self._steps.nodes)
 
     def average_parameters(self, params: Any) -> None:
-        """Count a step, and exchange if the count is a multiple of `tau`. Call this after each
-        step.
+        """Count a training step. After every `tau` steps, average elastically with all nodes.
+
+        Call this method after each step.
 
         Raises:
             ParametersError: parameters are not floating-point numbers, or have other shapes or
@@ -114,11 +118,11 @@ class AllReduceEA:
         self._steps.taken += 1
 
     def synchronize_center(self, params: Any) -> None:
-        """Exchange with nodes that have steps left, and once more. Then make the centers equal.
+        """Wait until all nodes have ended their epochs. Then make all copies of the center equal.
 
-        All centers become bit-identical to the center of the node that has taken the most steps. A
-        node that has started late has no center yet. It only waits, and gets the center of the
-        others.
+        Until then, this node takes part in the exchanges of the other nodes. At the end, all nodes
+        exchange once more. All centers become bit-identical to the center of the node with the most
+        steps. A node that has started late has no center yet. It only waits, and gets the center.
 
         Raises:
             ParametersError: as for `average_parameters`.
@@ -134,7 +138,7 @@ class AllReduceEA:
         self._check_alpha()
 
     def synchronize_parameters(self, params: Any) -> None:
-        """Wait until no node has a step left. Then make the parameters and the center equal.
+        """Wait until all nodes have ended their epochs. Then make parameters and centers equal.
 
         All nodes get the parameters of the node that has taken the most steps. Among equals, it is
         the node with the lowest rank, and without any step, the first node. This replaces the
@@ -154,16 +158,14 @@ class AllReduceEA:
         self._check_alpha()
 
     def copy_center(self, into: Any) -> None:
-        """Copy the center of this node into values with the shapes of the parameters.
+        """Copy this node's center into tensors or arrays that have the shapes of the parameters.
 
         Raises:
             UserError: there is no center yet.
             ParametersError: as for `average_parameters`.
         """
         if self._center is None:
-            raise UserError(
-                "there is no center before the first call of average_parameters [DPWA-E162]"
-            )
+            raise UserError("there is no center yet. First call average_parameters [DPWA-E162]")
         flat = FlatFloats(into)
         self._center.check(flat.layout)
         flat.write(self._center.values)
@@ -188,7 +190,7 @@ class AllReduceEA:
             )
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
-        """Do an exchange. Return whether a node that took part has steps left."""
+        """Average elastically with all nodes once. Return whether a node still has steps left."""
         center.check(flat.layout)
         alpha, xs = self.alpha, flat.copy_values()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
@@ -222,11 +224,10 @@ class EASGD(AllReduceEA):
 
 
 class FlatFloats:
-    """Nested floating-point values as flat arrays, one for each dtype. Do not change them
-    meanwhile.
+    """Nested floating-point values as flat arrays, one array for each dtype.
 
-    Arrays are float32 or float64. Raises `ParametersError` if there are other values, or a number,
-    which cannot change in place.
+    The arrays are float32 or float64. Do not change the values during their use. Raises
+    `ParametersError` for other dtypes, and for numbers, which cannot change in place.
     """
 
     def __init__(self, values: Any) -> None:
@@ -236,16 +237,16 @@ class FlatFloats:
             if tensor.dtype not in _NARROW + _WIDE:
                 expected = ", ".join(_NARROW + _WIDE)
                 raise ParametersError(
-                    f"elastic averaging needs {expected} (got {tensor}) [DPWA-E164]"
+                    f"elastic averaging expected the dtype {expected} (got {tensor}) [DPWA-E164]"
                 )
         if self._payload.result() is not values:
             raise ParametersError(
-                "expected tensors and writable arrays, which can change in place [DPWA-E159]"
+                "the parameters cannot change in place. Pass tensors or writable arrays [DPWA-E159]"
             )
         self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
 
     def copy_values(self) -> list[Floats]:
-        """Return a copy of the values."""
+        """Return a copy of the values as flat arrays, one array for each dtype."""
         arrays = []
         for run in self._runs:
             data = np.empty(run.nbytes, np.uint8)
@@ -254,7 +255,7 @@ class FlatFloats:
         return arrays
 
     def write(self, arrays: Sequence[Floats], *, keeps_mean: bool = False) -> None:
-        """Set the values. Narrow values are rounded, as in `dpwa.data.kernels.Rounding`."""
+        """Write flat arrays into the values. Narrow dtypes are rounded as in `kernels.Rounding`."""
         for run, array in zip(self._runs, arrays, strict=True):
             data = _narrowed(array, run.dtype, keeps_mean=keeps_mean)
             self._payload.assign(run.start, run.stop, data)
@@ -269,13 +270,13 @@ class Center:
         self.values = flat.copy_values()
 
     def check(self, layout: Layout) -> None:
-        """Raise `ParametersError` if parameters have other shapes or dtypes than the center."""
+        """Raise `ParametersError` if the parameters and the center differ in shapes or dtypes."""
         descriptions = self._layout.descriptions
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:
             raise ParametersError(
                 "the parameters (here) and the center (there) have different shapes or dtypes: "
-                f"{difference}. To replace the center, call synchronize_parameters [DPWA-E165]"
+                f"{difference}. Call synchronize_parameters to replace the center [DPWA-E165]"
             )
 
 

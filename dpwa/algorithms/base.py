@@ -44,28 +44,28 @@ class Values(Protocol):
     """
 
     def clone(self) -> Self:
-        """Return a copy."""
+        """Return a copy of these values."""
         ...
 
     def copy_(self, other: Self) -> None:
-        """Set self = other."""
+        """Copy the other values into these values, as `self = other`."""
         ...
 
     def lerp_(self, other: Self, weight: float) -> None:
-        """Set self = self + weight * (other - self)."""
+        """Interpolate toward the other values, as `self = self + weight * (other - self)`."""
         ...
 
     def add_(self, other: Self, alpha: float = 1.0) -> None:
-        """Set self = self + alpha * other."""
+        """Add a multiple of the other values, as `self = self + alpha * other`."""
         ...
 
     def mul_(self, factor: float) -> None:
-        """Set self = factor * self. A factor of 0 clears even values that are not finite."""
+        """Multiply by a number. A factor of 0 clears even values that are not finite."""
         ...
 
 
 class Terms(Enum):
-    """The terms on which a node asks a peer for parameters."""
+    """The kinds of requests with which a node asks a peer for parameters."""
 
     PULL = "pull"  # the node reads the peer's parameters
     EXCHANGE = "exchange"  # both nodes merge the other's parameters, or neither node does
@@ -86,7 +86,7 @@ class Ask:
 
 
 class View(Protocol):
-    """A node's knowledge at this moment, as its algorithm sees it."""
+    """The interface through which an algorithm reads the state of its node."""
 
     @property
     def model(self) -> Values:
@@ -105,24 +105,24 @@ class View(Protocol):
 
     @property
     def updates(self) -> int:
-        """The number of `update_send` calls of this node, including the current call. Merges do not
-        change the number.
+        """The number of calls of `update_send` on this node, including the current call. Merges do
+        not change the number.
         """
         ...
 
     @property
     def rng(self) -> random.Random:
-        """The node's random numbers, with the seed of the configuration."""
+        """The random number generator of the node, seeded by the configuration."""
         ...
 
     @property
     def fetch_probability(self) -> float:
-        """The setting `fetch_probability`."""
+        """The probability that an update fetches from a peer, from the configuration."""
         ...
 
     @property
     def keeps_local_step(self) -> bool:
-        """Whether `merge: delta` is set."""
+        """Whether the configuration sets `merge: delta`, so that merges keep the local step."""
         ...
 
     @property
@@ -142,7 +142,7 @@ class View(Protocol):
         ...
 
     def total_updates(self) -> float:
-        """Return the number of updates of all nodes together, as far as this node knows."""
+        """Return this node's estimate of the total number of updates of all nodes."""
         ...
 
 
@@ -161,17 +161,17 @@ class Received(Protocol):
 
     @property
     def factor(self) -> float:
-        """The weight of the snapshot by the configured interpolation rule, from 0 to 1."""
+        """The factor of the merge, from 0 to 1, which the interpolation rule has computed."""
         ...
 
     @property
     def ahead(self) -> float:
-        """The share of an update by which the snapshot is newer than `published`, from 0 to 1."""
+        """The number of updates by which the snapshot is newer than `published`, from 0 to 1."""
         ...
 
     @property
     def published(self) -> Values:
-        """The values that this node published in the same round. Do not change them."""
+        """The values that this node published before it sent the request. Do not change them."""
         ...
 
     def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
@@ -196,7 +196,7 @@ class Received(Protocol):
         ...
 
     def merge_buffers(self, factor: float) -> None:
-        """Interpolate only the floating buffers."""
+        """Merge only the floating-point buffers of the snapshot, with this factor."""
         ...
 
 
@@ -244,7 +244,7 @@ class Algorithm:
         self.options: Any = self.options_model() if options is None else options
 
     def publishes(self, view: View) -> Values | None:
-        """Return the values to publish now. `None`: peers still read the last published values."""
+        """Return the values to publish now, or `None` so that peers read the last values again."""
         return view.model
 
     def asks(self, view: View) -> Ask | None:
@@ -252,7 +252,7 @@ class Algorithm:
         return Ask() if view.rng.random() < view.fetch_probability else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Merge a snapshot, and return the factor with which the clock is interpolated.
+        """Merge a snapshot, and return the factor for merging the peer's clock.
 
         With `merge: delta`, the local step is kept, except the share by which the peer is ahead.
         Otherwise nodes that read each other's snapshots half an update later would move
@@ -262,7 +262,7 @@ class Algorithm:
         return received.merge(received.factor, delta=kept)
 
     def after_step(self, view: View) -> None:
-        """Do the work that follows every step of the optimizer, before the merge."""
+        """Run after every step of the optimizer, before the merge. The default does nothing."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -275,7 +275,7 @@ _REGISTRY: Registry[type[Algorithm]] = Registry(
 
 
 def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
-    """Return a decorator that registers a class for configurations, as `algorithm: NAME`.
+    """Return a decorator that registers an algorithm class for the setting `algorithm: NAME`.
 
     Raises:
         UserError: a different algorithm has this name already, or the name is invalid.
@@ -304,7 +304,7 @@ def algorithm(name: str) -> type[Algorithm]:
 
 
 def follows_leaders(name: str, rule: str) -> bool:
-    """Return whether nodes with this algorithm and rule tell each other the leader."""
+    """Return whether nodes with this algorithm and interpolation rule need to know the leader."""
     return algorithm(name).follows_leaders or interpolation(rule).asks_leader
 
 

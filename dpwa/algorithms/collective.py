@@ -1,4 +1,4 @@
-"""The steps of synchronous algorithms, as collectives among the nodes that survive.
+"""Synchronous training steps of all nodes that survive, by collectives.
 
 With `UnevenSteps`, nodes take steps together, although some nodes take more steps than others.
 They continue when some of them die. A collective ends in the same way on all survivors, either
@@ -29,7 +29,7 @@ ReduceOp = Literal["sum", "mean", "max", "min"]
 
 
 class Collective(Protocol):
-    """A node with collectives, such as `DpwaConnection`.
+    """The interface of an object that calls collectives for a node, such as `DpwaConnection`.
 
     A value is a tensor, an array, or nested lists, tuples and dicts of them. It is changed in
     place, and returned. The collectives of one `tag` form a separate sequence, which all nodes must
@@ -48,34 +48,37 @@ class Collective(Protocol):
 
     @property
     def rank(self) -> int:
-        """The position of this node among the members, from 0."""
+        """The rank of this node among the nodes that take part in the collectives, from 0."""
         ...
 
     @property
     def world_size(self) -> int:
-        """The number of members."""
+        """The number of nodes that take part in the collectives."""
         ...
 
     def all_reduce(
         self, value: Any, /, op: ReduceOp = "sum", timeout_s: float | None = None, tag: str = ""
     ) -> tuple[Any, int]:
-        """Reduce the values of all nodes that have not joined. Return the result and a count."""
+        """Reduce the values of all nodes that have not called `join`.
+
+        Return the result and the number of these nodes.
+        """
         ...
 
     def broadcast(
         self, value: Any, /, root: str, timeout_s: float | None = None, tag: str = ""
     ) -> Any:
-        """Copy the value of the node `root` to all nodes that have not joined, bit by bit."""
+        """Copy the value of the node `root` exactly to all nodes that have not called `join`."""
         ...
 
     def all_gather(
         self, value: Any, /, timeout_s: float | None = None, tag: str = ""
     ) -> Mapping[str, Any]:
-        """Return the plain data of all nodes that have not joined, by name, ordered by rank."""
+        """Return the data of all nodes that have not called `join`, by name, in order of rank."""
         ...
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Take part in the calls of the others without contributing, until all have joined."""
+        """Serve the collectives of other nodes, without values, until all nodes call `join`."""
         ...
 
 
@@ -85,7 +88,7 @@ LEFT_BEHIND = -1
 
 
 class UnevenSteps:
-    """The steps of a node, which are synchronous with the steps of its peers.
+    """The synchronous steps of one node. Each node may take a different number of steps.
 
     Nodes that have synchronized equally often are of one generation. Numbers of steps are compared
     only within a generation. `taken` counts the steps since the last synchronization. `nodes` is
@@ -102,23 +105,23 @@ class UnevenSteps:
         self.nodes = node.world_size
 
     def copy_initial(self, value: Any) -> None:
-        """Copy the value of the first node. All nodes that have not joined call this before the
-        first step.
+        """Copy the value of the first node to this node. All nodes that have not called `join`
+        call this method before the first step.
         """
         self._refuse_if_left_behind()
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether the others continued without this node, and it has not synchronized since."""
+        """Whether other nodes continued without this node, and this node must synchronize."""
         return self._generation == LEFT_BEHIND
 
     def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
-        """Reduce a value in place over all nodes that take this step, and return their number.
+        """Reduce a value in place over all nodes that take this step. Return the number of nodes.
 
-        With `is_waiting`, this node only waits for others. Then more peers may die and return than
-        there are nodes. Raises `UserError` if this node was left behind, and has not synchronized
-        since.
+        With `is_waiting`, this node only waits for other nodes. Then more peers may die and return
+        than there are nodes. Raises `UserError` if this node was left behind, and has not
+        synchronized since.
         """
         self._refuse_if_left_behind()
         result, contributors = self._repeated(
@@ -129,10 +132,10 @@ class UnevenSteps:
         return contributors
 
     def synchronize(self, value: Any) -> None:
-        """Wait until no node has a step left. Then copy the value of the node with the most steps.
+        """Wait until all nodes call this. Then copy the value of the node with the most steps.
 
-        Among equals, it is the node with the lowest rank. Copies are bit-identical. Afterwards,
-        steps count from 0 again.
+        Among nodes with equal numbers of steps, the node with the lowest rank is used. All copies
+        are bit-identical. Afterwards, steps count from 0 again.
         """
         # While this node waits, more peers may die and return than there are nodes.
         self._repeated(lambda: self._node.join(tag=self._tag), math.inf)
@@ -150,7 +153,7 @@ class UnevenSteps:
         _check_in_place(value, result)
 
     def _check_options(self, said: Mapping[str, Mapping[str, float | None]]) -> None:
-        """Raise `MismatchError`, the same on all nodes, if their options differ."""
+        """Raise `MismatchError` if the nodes have different options. All nodes raise this error."""
         (first, options), *others = said.items()
         for name, theirs in others:
             for option in dict.fromkeys([*options, *theirs]):
@@ -162,7 +165,7 @@ class UnevenSteps:
                     )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
-        """Call an operation. If peers are lost, repeat it up to `most` times without them."""
+        """Call a collective. If peers are lost, repeat the call up to `most` times without them."""
         left = most
         while True:
             try:
@@ -187,5 +190,5 @@ class UnevenSteps:
 def _check_in_place(value: Any, result: Any) -> None:
     if result is not value:
         raise ParametersError(
-            "numbers cannot change in place. Pass tensors and writable arrays [DPWA-E160]"
+            "numbers cannot change in place. Pass tensors or writable arrays [DPWA-E160]"
         )

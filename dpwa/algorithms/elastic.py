@@ -1,4 +1,4 @@
-"""Elastic averaging by gossip: EASGD whose center has no owner, so that no node waits."""
+"""Elastic averaging by gossip: EASGD without a parameter server, so that no node waits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ElasticOptions(StrictModel):
     period: int = Field(default=10, ge=1, description="local steps between two elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
-        description="share of the way that the center moves to the parameters. The parameters move "
-        "beta/N of the way to the center",
+        description="fraction of their distance that the center moves toward the parameters. The "
+        "parameters move the fraction beta/N toward the center. N is the number of nodes",
     )
 
     @field_validator("beta")
@@ -35,7 +35,7 @@ class ElasticOptions(StrictModel):
 
 @register_algorithm("elastic")
 class Elastic(Algorithm):
-    """Move toward a copy of the center every `period` steps, while gossip averages the copies.
+    """Pull the parameters toward a center every `period` steps. Gossip averages the centers.
 
     Node i has parameters x_i and a copy c_i of the center. With N known nodes, it computes:
 
@@ -73,7 +73,7 @@ class Elastic(Algorithm):
         self._has_moved = False  # whether the center has changed since it was published
 
     def publishes(self, view: View) -> Values | None:
-        """Publish the center if it has changed, and at the start, for peers that are ahead."""
+        """Return the center at the first update, and if it has changed. Otherwise return `None`."""
         self._has_moved = False
         if self.center is None:
             self.center = view.model.clone()
@@ -81,11 +81,11 @@ class Elastic(Algorithm):
         return self.center if self._mixes else None
 
     def asks(self, view: View) -> Ask | None:  # noqa: ARG002
-        """Ask for a peer's center after every elastic step."""
+        """Ask a peer for its center after every elastic step."""
         return Ask() if self._mixes else None
 
     def after_step(self, view: View) -> None:
-        """Take an elastic step if it is due."""
+        """Take an elastic step after every `period` steps of the optimizer."""
         self._steps += 1
         if self.center is None or self._steps < self.options.period:
             return
@@ -97,7 +97,7 @@ class Elastic(Algorithm):
         self._mixes = self._has_moved = True
 
     def merge(self, view: View, received: Received) -> float:
-        """Move half of the way to the peer's center."""
+        """Move the center halfway toward the peer's center."""
         if self.center is None:
             return 0.0
         way = received.values()

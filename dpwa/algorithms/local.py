@@ -1,4 +1,4 @@
-"""Local SGD on random pairs, with outer Nesterov steps like those of DiLoCo."""
+"""Local SGD, in which random pairs of nodes take outer Nesterov steps like those of DiLoCo."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class LocalOptions(OuterStepOptions):
     """Options of `local`."""
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        default=0.0, description="Nesterov momentum of the outer step"
+        default=0.0, description="Nesterov momentum of the outer steps"
     )
     lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=1.0,
         validate_default=True,
-        description="outer learning rate. The value 1 without momentum is plain local SGD",
+        description="learning rate of the outer steps. The value 1 without momentum is local SGD",
     )
 
     @field_validator("lr")
@@ -39,7 +39,7 @@ class LocalOptions(OuterStepOptions):
 
 @register_algorithm("local")
 class Local(OuterSteps):
-    """Take an outer step with a random partner every H local steps.
+    """Take an outer Nesterov step with a random peer after every `period` local steps.
 
     With the partner's parameters x_j and this node's outer parameters phi:
 
@@ -56,7 +56,7 @@ class Local(OuterSteps):
     options_model = LocalOptions
 
     def merge(self, view: View, received: Received) -> float:
-        """Take the outer step."""
+        """Take the outer Nesterov step with the partner's snapshot."""
         lr, mu, phi = self.options.lr, self.options.momentum, self.phi
         if phi is None or (lr, mu) == (1.0, 0.0):
             factor = received.merge(0.5, delta=True)

@@ -20,33 +20,36 @@ class LSGDOptions(StrictModel):
     """Options of `lsgd`. Periods are in updates of all N nodes together."""
 
     c1: Fraction = Field(
-        default=0.1, description="share of the way that a node jumps to the leader of its group"
+        default=0.1,
+        description="fraction of the distance to the leader of the group that a node moves at the "
+        "end of a local period",
     )
     c2: Fraction = Field(
-        default=0.1, description="share of the way that a node jumps to the leader of all nodes"
+        default=0.1,
+        description="fraction of the distance to the leader of all nodes that a node moves at the "
+        "end of a global period",
     )
     p1: Fraction = Field(
         default=0.1,
-        description="strength of the pull toward the leader of the group in a local period. After "
-        "each step, a node moves the share N*p1/local_period of the way to the leader, at most p1",
+        description="strength of the pull toward the leader of the group. After each step, a node "
+        "moves N*p1/local_period of the distance, at most p1. N is the number of nodes",
     )
     p2: Fraction = Field(
         default=0.1,
-        description="strength of the pull toward the leader of all nodes in a global period. After "
-        "each step, a node moves the share N*p2/global_period of the way, at most p2",
+        description="strength of the pull toward the leader of all nodes. After each step, a node "
+        "moves N*p2/global_period of the distance, at most p2. N is the number of nodes",
     )
     local_period: Period | None = Field(
         default=None,
-        description="updates of all nodes together between two jumps to the leader of the group. "
-        "null means 4. If global_period is null, too, it means the number of nodes, rounded up to "
-        "a multiple of 4",
+        description="length of a local period, in updates of all nodes together. null means 4. If "
+        "global_period is also null, null means the number of nodes, rounded up to a multiple of 4",
     )
     global_period: Period | None = Field(
         default=None,
         validate_default=True,
-        description="updates of all nodes together between two jumps to the leader of all nodes. "
-        "It must be a multiple of local_period. null means 16. If local_period is null, too, it "
-        "means 4 times local_period",
+        description="length of a global period, in updates of all nodes together. The length must "
+        "be a multiple of local_period. null means 16. If local_period is also null, null means 4 "
+        "times local_period",
     )
 
     @field_validator("global_period")
@@ -61,7 +64,7 @@ class LSGDOptions(StrictModel):
         return period
 
     def periods(self, nodes: int) -> tuple[int, int]:
-        """Return the local and the global period among this number of nodes.
+        """Return the lengths of the local and the global period for a number of nodes.
 
         Periods that are not set are 4k and 16k with k = ceil(N/4). So, for any N, each node jumps
         about as often per update of its own as one of four nodes does. If only one period is set,
@@ -105,7 +108,7 @@ class LSGD(Algorithm):
         self._seen: dict[bool, Values] = {}
 
     def publishes(self, view: View) -> Values | None:
-        """Pull the model toward the last snapshots of the leaders, and publish the result."""
+        """Pull the model toward the last snapshots of the leaders, and return the model."""
         for is_global, period in reversed(self._periods(view)):
             if is_global in self._seen:
                 pull = self.options.p2 if is_global else self.options.p1
@@ -113,7 +116,7 @@ class LSGD(Algorithm):
         return view.model
 
     def asks(self, view: View) -> Ask | None:
-        """Ask the leaders whose periods have passed, the group's leader first."""
+        """Ask the leader of each period that has passed. The leader of the group comes first."""
         self._asked = {}
         for is_global in self._passed(view):
             leader = view.leader(of_all=is_global)
@@ -128,7 +131,10 @@ class LSGD(Algorithm):
         return asks[0] if asks else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Jump toward the leader, and remember it. If it leads the group and all, jump twice."""
+        """Move toward the leader, and store its snapshot for the pull after later steps.
+
+        If the leader of the group is also the leader of all nodes, move twice.
+        """
         factor = 0.0
         for is_global in [kind for kind, name in self._asked.items() if name == received.peer]:
             self._seen[is_global] = received.values(into=self._seen.get(is_global))
@@ -143,7 +149,7 @@ class LSGD(Algorithm):
             self._seen[is_global] = leader.clone()
 
     def _passed(self, view: View) -> list[bool]:
-        """Return the kinds of the periods that have passed, the local period first."""
+        """Return for each period that has just passed whether it is the global period."""
         total, passed = view.total_updates(), []
         for is_global, period in self._periods(view):
             periods, done = int(total // period), self._done[is_global]
@@ -168,5 +174,5 @@ class LSGD(Algorithm):
 
 
 def _own_updates(view: View, period: int) -> float:
-    """Return the number of updates of one node in a period, if all nodes are equally fast."""
+    """Return the number of updates of one node in a period, if all nodes have equal speed."""
     return max(1.0, period / (len(view.peers) + 1))

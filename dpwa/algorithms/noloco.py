@@ -1,4 +1,4 @@
-"""NoLoCo: many local steps, then an outer momentum step that pulls random pairs together."""
+"""NoLoCo: many local steps, then an outer momentum step that two random nodes take together."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class NoLoCoOptions(OuterStepOptions):
     """Options of `noloco`."""
 
     alpha: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        default=0.5, description="momentum of the outer step"
+        default=0.5, description="momentum of the outer steps"
     )
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
-        default=0.7, description="outer learning rate"
+        default=0.7, description="learning rate of the outer steps"
     )
     gamma: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.7,
         validate_default=True,
-        description="strength of the pull between the two nodes of a pair. It must be below "
-        "2(1 - alpha^2)",
+        description="strength with which an outer step pulls two nodes toward each other. gamma "
+        "must be below 2(1 - alpha^2)",
     )
 
     @field_validator("gamma")
@@ -43,7 +43,7 @@ class NoLoCoOptions(OuterStepOptions):
 
 @register_algorithm("noloco")
 class NoLoCo(OuterSteps):
-    """Take an outer momentum step with a random partner every H local steps.
+    """Take an outer momentum step with a random peer after every `period` local steps.
 
     phi are the outer parameters of a node, and mean is over the two partners:
 
@@ -60,13 +60,13 @@ class NoLoCo(OuterSteps):
     options_model = NoLoCoOptions
 
     def outer(self, view: View, phi: Values) -> Values:
-        """Return the vector y to publish."""
+        """Return the vector y, which this node publishes for its partner."""
         y = phi.clone()
         y.lerp_(view.model, self.options.beta / self.options.gamma)
         return y
 
     def merge(self, view: View, received: Received) -> float:
-        """Take the outer step."""
+        """Take the outer momentum step with the partner's vector."""
         if self.phi is None:
             return 0.0
         o, phi, peer = self.options, self.phi, received.values()

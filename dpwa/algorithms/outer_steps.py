@@ -1,4 +1,4 @@
-"""The common part of algorithms with many local steps between outer steps with a random partner."""
+"""Base class of algorithms that take many local steps, then an outer step with a random peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dpwa.types import StrictModel
 
 
 class OuterStepOptions(StrictModel):
-    """Options of every algorithm with outer steps."""
+    """The options that all algorithms with outer steps have."""
 
     period: int = Field(default=50, ge=1, description="number of local steps between outer steps")
 
 
 class OuterSteps(Algorithm):
-    """Publish and ask every `period` local steps, and after the next step if no peer answers."""
+    """Publish and ask a peer after every `period` local steps. Repeat until a peer answers."""
 
     options_model = OuterStepOptions
     uses_rule = False
@@ -31,7 +31,7 @@ class OuterSteps(Algorithm):
         self._steps = 0
 
     def publishes(self, view: View) -> Values | None:
-        """Publish when an outer step is due, and at the start, for partners that are ahead."""
+        """Return the values to publish at the first update and for an outer step, else `None`."""
         if self.phi is None:
             self.phi = view.model.clone()
             return view.model
@@ -43,15 +43,15 @@ class OuterSteps(Algorithm):
         return view.model
 
     def asks(self, view: View) -> Ask | None:  # noqa: ARG002
-        """Ask for a partner when an outer step is due."""
+        """Ask a random peer for its values if `period` local steps have passed."""
         return Ask() if self._is_due else None
 
     def done(self) -> None:
-        """Start the next period."""
+        """Start the next period of local steps."""
         self._steps = 0
 
     def momentum(self, phi: Values) -> Values:
-        """Return the momentum of the outer steps. It starts at zero."""
+        """Return the momentum of the outer steps, which is zero before the first outer step."""
         if self._momentum is None:
             self._momentum = phi.clone()
             self._momentum.mul_(0.0)

@@ -1,4 +1,4 @@
-"""Push-sum gossip: averages weighted by a mass, which nodes transfer but never create."""
+"""Push-sum gossip: a weighted average whose weights (mass) nodes transfer but never create."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ class PushSumOptions(StrictModel):
 
     probability: Fraction = Field(
         default=0.4,
-        description="probability that an update_send asks a peer for half of its mass (its weight "
-        "in the average)",
+        description="probability that an update asks a peer for half of the mass of the peer. The "
+        "mass is the weight of the peer in the average",
     )
 
 
 @register_algorithm("push_sum")
 class PushSum(Algorithm):
-    """Fetch half of the mass w_s of a neighbour: x_r += w_s / (w_r + w_s) * (y_s - y_r).
+    """Fetch a snapshot with half of the peer's weight: x_r += w_s / (w_r + w_s) * (y_s - y_r).
 
-    Then w_r += w_s. The peer subtracts the mass when it serves, and gets it back if the reply is
-    lost. So the sum of all weights is conserved, and so is the sum of all parameters times their
-    weights. The mean is unbiased on any strongly connected graph, unlike the mean of plain pulls.
+    w_s is the fetched weight, and w_r is the weight of this node. Then w_r += w_s. The peer
+    subtracts w_s when it serves, and gets w_s back if the reply is lost. So the sum of all weights
+    is conserved, and so is the sum of all parameters times their weights. The mean is unbiased on
+    any strongly connected graph, unlike the mean of plain pulls.
 
     Source: Kempe, Dobra, Gehrke, Gossip-Based Computation of Aggregate Information (2003); GoSGD
     (Blot et al., Gossip Training for Deep Learning, 2016).
@@ -35,9 +36,9 @@ class PushSum(Algorithm):
     uses_rule = False
 
     def asks(self, view: View) -> Ask | None:
-        """Ask a neighbour, with the probability of the options."""
+        """Ask a neighbour for half of its weight, with the configured probability."""
         return Ask(terms=self.terms) if view.rng.random() < self.options.probability else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Merge by the received mass as a share of this node's total mass."""
+        """Merge with the factor w_s / (w_r + w_s), in which w_s is the received weight."""
         return received.merge(received.factor, delta=True)

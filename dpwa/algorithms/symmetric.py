@@ -7,7 +7,7 @@ from dpwa.algorithms.base import Algorithm, Ask, Received, Terms, View, register
 
 @register_algorithm("symmetric")
 class Symmetric(Algorithm):
-    """Exchange parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
+    """Average parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
 
     y are the snapshots that both nodes have published. So both local steps are kept completely, and
     the sum of all parameters is conserved up to rounding. A node takes part in one exchange at a
@@ -26,5 +26,5 @@ class Symmetric(Algorithm):
         return None if ask is None else Ask(ask.peer, self.terms)
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Add half of the difference, as the peer does."""
+        """Add half of the difference between the snapshots. The peer does the same."""
         return received.merge(0.5, delta=True)

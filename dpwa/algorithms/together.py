@@ -1,4 +1,4 @@
-"""Together averages gradients over the nodes in sync, and gossips with the other nodes."""
+"""The algorithm `together`: a partial all-reduce of gradients, and gossip by late nodes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class TogetherOptions(StrictModel):
 
     average_at: Literal["backward", "step"] = Field(
         default="backward",
-        description="when nodes average gradients: at the end of each backward pass, or only at "
-        "the step of the optimizer. Use step if your loop replaces the gradients before the step, "
-        "as DP-SGD does",
+        description="time at which nodes average gradients: at the end of each backward pass, or "
+        "only at the step of the optimizer. Use step if your loop replaces the gradients before "
+        "the step, as DP-SGD does",
     )
 
 
 @register_algorithm("together")
 class Together(Algorithm):
-    """Average the gradients of each step over all nodes in sync, and bring late nodes back.
+    """Average the gradients of each step over the nodes in sync. Late nodes gossip, then rejoin.
 
     As long as all nodes are in sync, this is all-reduce SGD, and no node gossips. A late node takes
     its step with its own gradients. Until it rejoins, it pulls the parameters of other nodes with
@@ -63,8 +63,8 @@ class Together(Algorithm):
         self._updates = 0  # this node's updates at the last merge
 
     def publishes(self, view: View) -> Values | None:
-        """Publish if a node may need it. Nodes in sync take turns, because their parameters are
-        equal.
+        """Return the parameters to publish, or `None` if peers need no snapshot of this node.
+        Nodes in sync publish in turn, because their parameters are equal.
         """
         turns = min(self.mates + 1, MAX_TURNS)
         is_turn = not self.are_all_there and view.updates % turns == self.place % turns
@@ -75,7 +75,7 @@ class Together(Algorithm):
         return super().asks(view) if self.is_apart else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Weight the peer by the number of steps that its parameters add."""
+        """Merge a peer with a weight that is proportional to its new steps since the last merge."""
         clock = received.standing.clock
         if not self.is_apart or clock < view.updates - MAX_LAG_UPDATES:
             return 0.0

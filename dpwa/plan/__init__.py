@@ -1,1 +1,1 @@
-"""The computation of `dpwa plan`, which is the cost of a round of gossip before a run."""
+"""`dpwa plan`, which computes the cost of a round of gossip before a run."""

@@ -1,4 +1,4 @@
-"""The cost of a round of gossip in bytes, seconds and waiting, from settings and a link.
+"""Computes the traffic and the time of a round of gossip from the settings and a link.
 
 A round is one `update_send` and `update_wait` with a training step in between. With
 
@@ -110,9 +110,9 @@ class RoundCost:
 
 
 def cost_of(config: Config, setting: Setting) -> RoundCost:
-    """Return the cost of a round with a configuration, by the formulas of this module.
+    """Return the traffic and the time of a round of gossip with this configuration.
 
-    This ignores settings of single nodes and links.
+    The module's docstring has the formulas. Settings of single nodes and links are ignored.
     """
     kind, asks = algorithm(config.algorithm), asks_per_round(config, setting.nodes)
     if kind.averages_gradients:
@@ -135,7 +135,7 @@ def cost_of(config: Config, setting: Setting) -> RoundCost:
 
 
 def fetch_size(layout: Layout, codec: str, fraction: float) -> tuple[float, float]:
-    """Return payload bytes and pieces of a fetch, as means over all shards."""
+    """Return the payload bytes and the pieces (messages) of a fetch, as means over all shards."""
     shards = shards_of(layout, fraction)
     pieces = [piece for shard in shards for piece in pieces_of(layout, layout.nbytes or 0, shard)]
     nbytes = sum(payload_bytes(codec, piece.nbytes, piece.dtype) for piece in pieces)
@@ -162,14 +162,14 @@ def asks_per_round(config: Config, nodes: int) -> float:
 
 
 def _averaged(config: Config, setting: Setting) -> RoundCost:
-    """Return the cost of averaging. Each value travels to its reducer and back."""
+    """Return the cost of averaging gradients. Each value travels to its reducer and back."""
     nbytes = 2 * (1 - 1 / setting.nodes) * (setting.layout.nbytes or 0)
     seconds = MESSAGES_OF_A_ROUND * setting.link.latency_s + nbytes / _rate(config, setting.link)
     return RoundCost(1.0, nbytes, seconds, seconds, setting.step_s + seconds, is_late=False)
 
 
 def _readers(config: Config, asks: float, nodes: int) -> float:
-    """Return the number of nodes that read from the asked node at once, with this node."""
+    """Return the number of nodes, including this node, that read from the same peer at once."""
     kind = algorithm(config.algorithm)
     if kind.terms is Terms.EXCHANGE:
         return 1.0  # a node is in one exchange at a time

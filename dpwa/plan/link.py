@@ -1,4 +1,4 @@
-"""Measurement of the link between two machines, by streamed fetches as in training.
+"""Measures the link between two machines. Snapshots are streamed over the link, as in training.
 
 One machine serves random bytes like a node. The other machine asks for a few bytes, to measure the
 time of an answer, and then for so many bytes that their stream takes most of a second.
@@ -67,7 +67,7 @@ class LinkMeasurement:
 
 @contextmanager
 def serving(port: int, bind: str = "*") -> Iterator[None]:
-    """Serve machines that measure the link from this machine. `bind` `*` is all addresses."""
+    """Serve random bytes, with which peers measure the link. `bind` `*` means all addresses."""
     node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
@@ -76,7 +76,7 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
 
 def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
-    """Measure the link from a serving machine to this machine, for about this many seconds.
+    """Measure the link from the machine at `endpoint` to this machine, for about `seconds`.
 
     Raises `UserError` if a training node answers, and `PeerError` if there is no answer in
     time.
@@ -127,7 +127,7 @@ def _measured(client: _Client, endpoint: str, deadline: Deadline) -> LinkMeasure
 
 
 def _shard(nbytes: int) -> Shard:
-    """Return the first bytes of the snapshot, in pieces of the same size as in training."""
+    """Return a shard with the first `nbytes` of the snapshot, in chunks as large as in training."""
     chunk_bytes = min(max(nbytes // 4, FIRST_CHUNK_BYTES), limits.CHUNK_BYTES)
     return Shard(chunk_bytes, 0, nbytes // chunk_bytes)
 
@@ -148,7 +148,7 @@ class _Client:
             self._wait(deadline)
 
     def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
-        """Fetch a part. Return the seconds to the header, and from the header to the last byte."""
+        """Fetch a shard. Return the seconds to the header, and from the header to the last byte."""
         number = next(self._numbers)
         session = FetchSession(number, self._layout, self._greeting, shard=shard)
         asked = self._clock.now()
@@ -170,25 +170,25 @@ class _Client:
                 if (credit := session.credit()) is not None:
                     self._link.send_request(credit)
             else:
-                raise PeerError(f"{self._link.endpoint}: refused to serve ({event})")
+                raise PeerError(f"{self._link.endpoint}: the machine refused a fetch ({event})")
 
     def close(self) -> None:
         self._link.close()
 
     def _wait(self, deadline: Deadline) -> None:
-        """Wait for an event. Raise `PeerError` if the connection is lost, or the time is over."""
+        """Wait for a message. Raise `PeerError` if the connection is lost or the time is over."""
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()
         if self._link.state is LinkState.DOWN:
             raise PeerError(f"{self._link.endpoint}: {self._link.problem}; {NO_ANSWER}")
         if deadline.expired():
             raise PeerError(
-                f"{self._link.endpoint}: too slow to be measured in this time. Give more --seconds"
+                f"{self._link.endpoint}: the link is too slow for this time. Increase --seconds"
             )
 
 
 def wait_seconds(seconds: float) -> None:
-    """Wait until the time is over, or Ctrl-C."""
+    """Wait for this number of seconds, or until the user presses Ctrl-C."""
     deadline = Deadline(SystemClock(), seconds)
     while not deadline.expired():
         time.sleep(min(LISTENING_EVERY_S, deadline.remaining_s()))
