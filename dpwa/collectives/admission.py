@@ -1,4 +1,4 @@
-"""How a node gets into a group: together with others that begin, or again after it was left behind.
+"""Functions with which a node joins a group, or rejoins a group that has excluded the node.
 
 Each function waits on the thread of its caller.
 """
@@ -11,11 +11,11 @@ from dpwa.collectives.pulling import LOOK_EVERY_S
 from dpwa.errors import LeftBehindError, PeerLost
 
 ASK_EVERY_S = 0.2
-MEET_S = 5.0  # a node that begins alone waits so long for others, because joining takes seconds
+MEET_S = 5.0  # a node that begins alone waits this long for others, because joining takes seconds
 
 
 def begin_together(group: Group, timeout_s: float) -> None:
-    """Before the first collective, begin with other nodes that begin, if they arrive in time."""
+    """Wait for other new nodes before the first collective, and form a group with them."""
     deadline = Deadline(group.runtime, min(MEET_S, timeout_s / 2))
     while group.may_meet() and not deadline.expired():
         group.check_open()
@@ -25,10 +25,10 @@ def begin_together(group: Group, timeout_s: float) -> None:
 
 
 def get_in(group: Group, timeout_s: float) -> None:
-    """Take part again, if this node was left behind, without calling a collective.
+    """Rejoin the group if the group has excluded this node. This calls no collective.
 
-    Raises PeerLost if there is no other node (this one continues alone), LeftBehindError if the
-    others do not admit it.
+    Raises PeerLost if there is no other node, so that this node continues alone. Raises
+    LeftBehindError if the other nodes do not admit this node.
     """
     with group.call_lock:
         group.told()
@@ -36,7 +36,7 @@ def get_in(group: Group, timeout_s: float) -> None:
 
 
 def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
-    """Ask to be admitted until a node does so. Continue alone if there is none."""
+    """Request admission until a node admits this node. Without other nodes, continue alone."""
     own = group.own.name
     while group.is_evicted:
         group.check_open()
@@ -55,7 +55,7 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
             if reached:
                 asked = ", ".join(reached)
                 raise LeftBehindError(
-                    (own,), f"no collective of {asked} admitted {own} {bound} [DPWA-E147]"
+                    (own,), f"no node admitted {own} {bound}. {own} asked {asked} [DPWA-E147]"
                 )
             raise LeftBehindError(
                 (own,),
@@ -65,10 +65,10 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
 
 
 def ask_in(group: Group, patience_s: float) -> bool:
-    """Ask to be admitted, if this node was left behind. Return whether it is a member.
+    """Request admission if the group has excluded this node. Return whether this node is a member.
 
-    This waits for `patience_s` at most, and no longer once a member says that it waits elsewhere,
-    maybe for this node. Afterwards the RxThread continues to ask.
+    This waits for at most `patience_s` seconds. It stops waiting when a member answers that the
+    member waits elsewhere, maybe for this node. Afterwards, the RxThread repeats the requests.
     """
     with group.call_lock:
         deadline = Deadline(group.runtime, patience_s)

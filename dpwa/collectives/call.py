@@ -1,4 +1,4 @@
-"""A call of a collective: enter the group, exchange, agree, copy the result out.
+"""A call of a collective on one node: it announces the call, exchanges values, and agrees.
 
 The call runs on the thread of the caller. Meanwhile, the RxThread votes for this node in the
 `Group`.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAID_AFTER_S = 8.0  # then a message names the missing members
-SPIN_S = 150e-6  # so long, peers on this host probably answer at once
+SPIN_S = 150e-6  # peers on this host probably answer within this time
 SHORTEST_SLEEP_S = 50e-6
 LONGEST_SLEEP_S = 5e-3
 SETTLE_S = 0.2
@@ -56,7 +56,7 @@ SETTLE_POLL_S = 0.001
 
 
 class Call:
-    """One call of a collective. Its `operation` uses the members that have public names.
+    """One call of a collective by this node. Its `operation` uses the members with public names.
 
     After `timeout_s`, the others continue without the missing members. With `limits`, this node
     leaves the group after `timeout_s`. Before that, the collective ends at its limits, with the
@@ -89,12 +89,12 @@ class Call:
         self._looked, self._says_at = -math.inf, math.inf
 
     def run(self) -> tuple[str, ...]:
-        """Take part, and return the names of the nodes that have contributed.
+        """Run the collective, and return the names of the nodes that have contributed a value.
 
         Raises:
             MismatchError: members made different calls.
             PeerLost: members are gone.
-            CollectiveTimeoutError: all members are there, but it did not end in time.
+            CollectiveTimeoutError: no member is gone, but the collective did not end in time.
             LeftBehindError: the others have continued without this node, or do not admit it.
         """
         with self.group.call_lock:
@@ -110,7 +110,7 @@ class Call:
                     return self._copy_out(decision)
 
     def _get_in(self) -> None:
-        """Become a member, if this node was left behind and its caller knows it."""
+        """Wait for admission if this node is no member, or raise if its caller was not told yet."""
         group = self.group
         group.prepare_call()
         if group.told():
@@ -121,11 +121,14 @@ class Call:
             )
         if group.is_evicted:
             wait_to_get_in(group, self._deadline, self._timeout_s)
-            if self._limits is None:  # else this late node would find its admitters late
+            if self._limits is None:  # else this late node would consider its admitters late
                 self._deadline = Deadline(self._runtime, self._timeout_s)
 
     def _take_part(self) -> Decision:
-        """Enter, exchange and agree. Return the decision of the group, which may come earlier."""
+        """Enter the collective, exchange values, and return the decision of the group.
+
+        The decision may come before the exchange of values has ended.
+        """
         self.entries, self._mismatch, self.is_over = {}, None, False
         self._looked = self._runtime.now()
         self._says_at = self._looked + SAID_AFTER_S
@@ -152,7 +155,7 @@ class Call:
         return self._decision
 
     def _enter(self) -> None:
-        """Tell the others what this node calls, and wait until all have entered."""
+        """Announce this node's call to the other members, and wait until all have entered."""
         fault_points.reached("collective.called")
         self.group.enter(self._operation.enter(self).pack())
         fault_points.reached("collective.entered")
@@ -165,7 +168,7 @@ class Call:
             self._mismatch = mismatch(self.entries)
 
     def _agree(self) -> None:
-        """Tell the others that this node has done its part, and wait for the decision."""
+        """Tell the members that this node has exchanged its values, and wait for the decision."""
         group = self.group
         fault_points.reached("collective.exchanged")
         lets_in = self._limits is None or self._limits.lets_in
@@ -179,7 +182,7 @@ class Call:
             self.wait_for(lambda: None)
 
     def _copy_out(self, decision: Decision) -> tuple[str, ...]:
-        """Store the result, and return the names of the contributors, or raise the error."""
+        """Store the result, and return the names of the contributors. Raise an error on failure."""
         if not (decision.holds and self.entries):
             raise self._failure(decision)
         if self._mismatch is not None:
@@ -194,7 +197,7 @@ class Call:
         return contributors(self.entries)
 
     def _leave(self) -> Decision | None:
-        """Leave the collective, so that no node waits for this one. Return how it ended."""
+        """Leave the collective, so that no node waits for this node. Return the decision."""
         decision = self.group.leave_call()
         self._finish()
         return decision
@@ -206,7 +209,7 @@ class Call:
     # Waiting
 
     def wait_for(self, check: Callable[[], T | None]) -> T | None:
-        """Return the first value of `check` that is not `None`, or `None` once it is over."""
+        """Return the first result of `check` except `None`, or `None` if the collective ends."""
         began, group = self._runtime.now(), self.group
         while not self.look():
             found = check() if group.has_boards else self._doze(check)
@@ -224,7 +227,7 @@ class Call:
         return None
 
     def look(self) -> bool:
-        """Do the work that has become due. Return whether the collective is over."""
+        """Do the due work of this call, such as a ballot. Return whether the collective is over."""
         group = self.group
         decision = group.decision
         if decision is not None:
@@ -246,7 +249,10 @@ class Call:
         return False
 
     def _collect(self, phase: int) -> dict[str, bytes] | None:
-        """Return the records of all members, by name in order of rank. `None`: it is over."""
+        """Wait for all members' records of a phase, and return them by name in order of rank.
+
+        Returns `None` if the collective ends first.
+        """
 
         def complete() -> dict[str, bytes] | None:
             records = self.group.records(phase)
@@ -256,7 +262,10 @@ class Call:
         return self.wait_for(complete)
 
     def _doze(self, check: Callable[[], T | None]) -> T | None:
-        """Check, and wait for a message. Without boards, all news of others arrives in messages."""
+        """Call `check` once, then wait for a message if it returned `None`.
+
+        Without boards in shared memory, all records of others arrive in messages.
+        """
         with self.group.lock:
             found = check()
             if found is None and self.group.decision is None:
@@ -273,13 +282,14 @@ class Call:
 
     @property
     def others(self) -> list[str]:
-        """The other members."""
+        """The members of the group except this node."""
         return [name for name in self.group.view.names if name != self.own]
 
     def settle(self) -> None:
-        """Let members on this host map its memory, before a large value is laid out for them.
+        """Wait until members on this host have mapped this node's memory, or `SETTLE_S` is over.
 
-        This waits only for a moment. A member that does not answer in time is sent a stream, once.
+        This is called before a large value is copied. A member that does not answer in time gets
+        this value over a connection.
         """
         if not self.contacts.offer_memory():
             return
@@ -291,19 +301,19 @@ class Call:
         return self.memory.room(self.group.view.identity, brought, reduced)
 
     def show(self, brought: Mapping[int, ByteArray], reduced: ByteArray, start: int = 0) -> None:
-        """Offer this node's value, and its shard while it is reduced, to members of other hosts."""
+        """Make this node's value and its reduced shard available to members on other hosts."""
         self.pull_source.show(self.group.tag, self.group.key, brought, reduced, start)
 
     def cut(self, payload: Payload, owners: Sequence[str]) -> list[ReducedShard]:
         return cut(payload.layout, payload.nbytes, owners, self._runtime.bytes_scale)
 
     def connect(self, far: list[str]) -> bool:
-        """Wait for connections to members of other hosts. Return whether the collective goes on."""
+        """Wait for connections to members on other hosts. Return `False` if the collective ends."""
         are_up = self.wait_for(lambda: all(map(self.contacts.is_up, far)) or None)
         return are_up is not None
 
     def puller(self) -> Puller:
-        """Return a puller from members of other hosts."""
+        """Return a `Puller`, which fetches values of members on other hosts."""
         group, own = self.group, self.group.own
         header = {
             "type": "pull",
@@ -316,11 +326,11 @@ class Call:
         return Puller(self._collectives.listener, self.contacts, self._runtime.queue(), header)
 
     def count_mapped(self, peer: str, nbytes: int) -> None:
-        """Count the bytes that were read from the memory of a peer."""
+        """Add bytes that were read from a peer's shared memory to the traffic statistics."""
         self.contacts.count(peer, mapped=nbytes, taken=nbytes)
 
     def _count_inline(self) -> None:
-        """Count the values in the entries of all members, on boards or in messages."""
+        """Add the small values inside the members' entries to the traffic statistics."""
         own = len(self.entries[self.own].inline) if self.own in self.entries else 0
         for name, entry in self.entries.items():
             nbytes = len(entry.inline)
@@ -349,10 +359,9 @@ class Call:
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:
-        """Describe which node was in which call when the collective failed, as far as this node
-        knows.
+        """Describe the call in which each node was when the collective failed, if it is known.
 
-        Returns words for the end of a message, and words for its beginning if calls clash.
+        Returns the end of an error message, and the beginning of the message if calls clash.
         """
         known = self.group.calls_at_ballot
         if known is None:
@@ -368,7 +377,7 @@ class Call:
         return ("", f"{words}. Calls with different tags never meet: ") if clashes else (words, "")
 
     def _call_elsewhere(self, name: str) -> str:
-        """Return the call with a different tag in which a member waits, or "" if none is known."""
+        """Return the call in which a member waits in another group, or "" if no call is known."""
         for group in self._collectives.groups():
             found = None if group is self.group else group.call_of(name)
             if found is not None:

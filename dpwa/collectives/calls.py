@@ -1,4 +1,4 @@
-"""CollectiveCalls, the collectives for users. The first call loads the other modules."""
+"""CollectiveCalls has the collectives for users. The first call loads the other modules."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Value = TypeVar("Value")
 
 
 class CollectiveCalls:
-    """The collectives among equal peers, for classes that have `collectives`.
+    """A mixin class with the collectives, for classes that define the property `collectives`.
 
     All members call the same collectives in the same order. Each tag has an order of its own, and
     different threads may make calls with different tags at the same time. At first, the members are
     all nodes of the configuration, and the first collective waits for them. With `join`, nodes that
     make their first call at about the same time begin together.
 
-    A member that dies, or does not call within the timeout, is left behind. Then either all other
+    A member that dies, or does not call within the timeout, is excluded. Then either all other
     members get the same result, or all of them raise `PeerLost` and their values are unchanged. The
-    next collective runs among them. A node that was left behind, or restarted, is admitted when the
-    others end their next collective.
+    next collective runs among them. An excluded or restarted node is admitted when the others end
+    their next collective.
 
     If `timeout_s` is not given, it is `collective_timeout_s` of the configuration.
 
@@ -34,16 +34,16 @@ class CollectiveCalls:
     Raises:
         MismatchError: members made different calls, or their values differ in form. All of them get
             this error, and nothing is changed.
-        PeerLost: members are gone, whose names are in `names`.
+        PeerLost: members are gone. Their names are in `names`.
         LeftBehindError: the others have continued without this node.
-        CollectiveTimeoutError: all members are there, but it did not end in time.
+        CollectiveTimeoutError: no member is gone, but the collective did not end in time.
         ParametersError: the value has other contents, or cannot be reduced.
         ClosedError: the node was closed.
     """
 
     @property
     def collectives(self) -> Collectives:
-        """The object on which they run."""
+        """The `Collectives` of this node, which run the calls."""
         raise NotImplementedError
 
     @property
@@ -53,7 +53,7 @@ class CollectiveCalls:
 
     @property
     def rank(self) -> int:
-        """Place of this node among the members. It is 0 while the node is left behind and alone."""
+        """Rank of this node among the members. It is 0 while the node is excluded and alone."""
         members, own = self.members, self.collectives.name
         return members.index(own) if own in members else 0
 
@@ -63,7 +63,7 @@ class CollectiveCalls:
         return len(self.members)
 
     def barrier(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Wait until all members are here."""
+        """Wait until all members have called `barrier`."""
         from dpwa.collectives.operations import Operation
 
         self.collectives.run_operation(Operation("barrier"), timeout_s, tag)
@@ -71,9 +71,9 @@ class CollectiveCalls:
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
     ) -> Value:
-        """Give all members the value of the node named `root`, and return it.
+        """Send the value of the node named `root` to all members, and return this value.
 
-        It must have the same structure, shapes and dtypes on all members.
+        The value must have the same structure, shapes and dtypes on all members.
         """
         from dpwa.collectives.operations import Reduce
         from dpwa.data.payload import Payload
@@ -92,14 +92,14 @@ class CollectiveCalls:
         """Reduce the values of all members, element by element, with bit-identical results on all.
 
         Args:
-            value: of the same structure, shapes and dtypes on all members.
+            value: has the same structure, shapes and dtypes on all members.
             op: `sum`, `mean`, `max` or `min`.
             timeout_s: maximum time to wait for the others.
             tag: the order of calls to which this call belongs.
 
         Returns:
-            The value, and the number of nodes that have contributed to it, which are those that
-            have not joined.
+            The value, and the number of nodes that have contributed to the value. A node that is in
+            `join` does not contribute.
         """
         from dpwa.collectives.operations import Reduce
         from dpwa.data.payload import Payload
@@ -111,7 +111,7 @@ class CollectiveCalls:
     def all_gather(
         self, value: object, timeout_s: float | None = None, tag: str = ""
     ) -> dict[str, object]:
-        """Return the values of all members that have not joined, by name in order of rank.
+        """Return the values of all members by name, in order of rank, except members in `join`.
 
         Args:
             value: plain data: None, numbers, strings, bytes, arrays, tensors, and lists and dicts
@@ -126,12 +126,12 @@ class CollectiveCalls:
         return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Take part in the calls of the others without contributing, until all have joined.
+        """Take part in the others' collectives without a value, until all members call `join`.
 
         A node that has no more data calls this while others continue. It is not counted.
 
         Args:
-            timeout_s: maximum time to wait for each of their calls.
+            timeout_s: maximum time to wait for each call of the others.
             tag: the order of calls to which this call belongs.
         """
         from dpwa.collectives.operations import Operation

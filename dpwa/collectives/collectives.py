@@ -27,18 +27,19 @@ MAX_TAGS = 64
 
 
 class Collectives(Closeable, Service):
-    """The collectives of one node, which serves those of its peers as soon as this is made."""
+    """The collectives of one node. The object answers peers' messages from its creation on."""
 
     handles = Hello, Pull, *get_args(GroupMessage)
 
     def __init__(self, node: Node) -> None:
-        # Its threads know this: if this knew the node, one that is forgotten would never be closed.
+        # The node's threads hold this object. If this object held the node, Python could not
+        # collect a node that no variable holds.
         self.name = node.name
         self._timeout_s = node.config.collective_timeout_s
         self.runtime = node.runtime
         self._are_known = node.are_known
         ranks = tuple(listed.name for listed in node.config.nodes)
-        # Where nodes come and go, each begins alone, and their order is that of their names.
+        # If nodes can come and go, each node begins alone, and nodes are in order of their names.
         self._ranks = () if node.config.is_open else ranks
         names = node.names if node.config.is_open else lambda: ranks
         own = Member(node.name, node.traffic.own_process[0])
@@ -62,14 +63,12 @@ class Collectives(Closeable, Service):
         self._upload = node.upload
         self._is_closed = node.closed
         self._owner = os.getpid()
-        if not self._is_closed:  # else they say what they can say of a node that is closed
+        if not self._is_closed:  # else only calls that work on a closed node work
             node.attach(self, self.listener)
             finalize(node, self.close)
 
     def give_way(self, tag: str) -> None:
-        """Let no node wait for long in collectives of a tag while the calling thread waits
-        elsewhere.
-        """
+        """Leave the tag's group when its members wait while this thread waits elsewhere."""
         self.group(tag).lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
@@ -104,9 +103,9 @@ class Collectives(Closeable, Service):
         }
 
     def close(self) -> None:
-        """Notify the others, and free the memory. Call this before the node is closed."""
+        """Notify the members, and free the shared memory. Call this before closing the node."""
         if os.getpid() != self._owner:
-            return  # a forked child: whoever held a lock is not there to give it back
+            return  # in a forked child, the thread that held a lock is missing
         with self._lock:
             if self._is_closed:
                 return
@@ -117,7 +116,7 @@ class Collectives(Closeable, Service):
         self.pull_source.clear()
         self.contacts.close()
 
-    # What peers say, on the RxThread
+    # Messages of peers, on the RxThread
 
     def handle(self, sender: bytes, message: Hello | Pull | GroupMessage, reply: Reply) -> None:  # noqa: ARG002
         if isinstance(message, Hello):
@@ -130,13 +129,13 @@ class Collectives(Closeable, Service):
                 group.receive_message(message)
 
     def tick(self, now: float) -> bool:
-        """Go on with ballots, and with pulls that had to wait."""
+        """Continue ballots on members, and answer pulls that had to wait for their bytes."""
         are_busy = [group.tick(now) for group in self.groups()]
         return self.pull_source.serve_waiting() or any(are_busy)
 
     def group(self, tag: str) -> Group:
-        """Return the group of a tag that this node calls."""
-        require_own_process(self._owner, self.name)  # first: who held the lock is not here
+        """Return the group for the tag of a collective that this node calls."""
+        require_own_process(self._owner, self.name)  # first, because a fork may hold the lock
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
@@ -155,7 +154,7 @@ class Collectives(Closeable, Service):
             return self._groups.get(tag) or self._add(tag)
 
     def groups(self) -> list[Group]:
-        """Return the groups of all tags, those that only peers have used among them."""
+        """Return the groups of all tags, also of tags that only peers have used."""
         with self._lock:
             return list(self._groups.values())
 
@@ -166,9 +165,9 @@ class Collectives(Closeable, Service):
         return group
 
     def _known_group(self, tag: str) -> Group | None:
-        """Return a group for a message of a peer, or `None` if there are too many.
+        """Return the group for a peer's message, or `None` if this node has too many groups.
 
-        Peers may be the first to use a tag, but cannot use up this node's share of tags.
+        A peer may be the first node to use a tag. Such tags cannot use up this node's own limit.
         """
         with self._lock:
             group = self._groups.get(tag)

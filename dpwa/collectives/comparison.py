@@ -1,4 +1,4 @@
-"""Comparison checks, step by step, that nodes which should have the same state have it."""
+"""Comparison checks in each step that nodes in sync still have the same state."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-EVERY_STEPS = 100  # all of the state is compared within so many
-AGAIN_STEPS = 3 * EVERY_STEPS  # after which a difference is not taken for the same again
+EVERY_STEPS = 100  # steps within which all of the state is compared
+AGAIN_STEPS = 3 * EVERY_STEPS  # steps after which a difference does not count as repeated
 DIGEST_BYTES = 8
-MAX_TIMES = 3  # that nodes differ before they are made equal every so many steps only
+MAX_TIMES = 3  # differences after which nodes are made equal only every `EVERY_STEPS`
 
 Sample = Mapping[str, int]  # digests by name of tensor
 
 
 class History(NamedTuple):
-    """Since when nodes compare, and how they differed. It is the same on all nodes in sync."""
+    """The counts of compared steps and of differences. They are equal on all nodes in sync."""
 
-    turn: int = 0  # in which step, counted on by those who come later
-    times: int = 0  # one after the other
-    differed: int = 0  # the turn at the last of these times
+    turn: int = 0  # number of steps; a node that arrives later continues the others' count
+    times: int = 0  # number of repeated differences
+    differed: int = 0  # the turn of the last difference
 
 
 class Comparison:
-    """Compares the state of this node with the state of others.
+    """Compares this node's state with the states of other nodes.
 
     A node that arrives later continues with the history of the others, so that all compare the same
-    part in the same step, and decide alike.
+    part in the same step, and make the same decision.
 
     Args:
         sample: returns digests of a part of the state by its number, such as those of some tensors.
@@ -38,24 +38,25 @@ class Comparison:
         self._sample = sample
         self._compared: Sample = {}
         self.history = History()
-        self.differs = False  # in this step, from others
+        self.differs = False  # whether nodes differ in this step
 
     @property
     def is_often(self) -> bool:
-        """Whether nodes have differed again and again."""
+        """Whether the states of nodes have differed repeatedly, `MAX_TIMES` times or more."""
         return self.history.times >= MAX_TIMES
 
     def sample_state(self) -> None:
-        """Look at the state between two steps.
+        """Compute the digests of the state to compare, between two steps.
 
-        In a step a loop may change it for a while, such as for a pass at weights with noise.
+        During a step, a training loop may change the state briefly, such as by adding noise to
+        weights.
         """
         turn, _, differed = self.history
         is_due = not self.is_often or turn - differed >= EVERY_STEPS
         self._compared = self._sample(turn) if is_due else {}
 
     def digest(self) -> bytes:
-        """Return the digest that the others must have, too. Empty if this step compares nothing."""
+        """Return the digest to compare with other nodes, or b"" if this step compares nothing."""
         if not self._compared:
             return b""
         return hashlib.blake2b(repr(self._compared).encode(), digest_size=DIGEST_BYTES).digest()
@@ -70,7 +71,7 @@ class Comparison:
         self.history = self.history._replace(turn=self.history.turn + 1)
 
     def told(self) -> Sample:
-        """Return the compared digests if nodes differed in this step, else nothing."""
+        """Return the compared digests if nodes differed in this step, else an empty mapping."""
         return self._compared if self.differs else {}
 
     def made_equal(self, history: History) -> None:
@@ -78,14 +79,14 @@ class Comparison:
 
 
 class Difference(NamedTuple):
-    """The tensors in which nodes differ, and the nodes that are in the minority."""
+    """The names of the tensors that differ between nodes, and the nodes in the minority."""
 
     tensors: list[str]
-    odd: list[str]  # all of them if no state is that of most
+    odd: list[str]  # all nodes if no state has a majority
 
 
 def difference(samples: Mapping[str, Sample]) -> Difference | None:
-    """Return how the samples of nodes differ, or `None` if they do not."""
+    """Return the difference between the nodes' digests, or `None` if they are equal."""
     found = {name: sample for name, sample in samples.items() if sample}
     names = dict.fromkeys(name for sample in found.values() for name in sample)
     tensors = [name for name in names if len({s.get(name) for s in found.values()}) > 1]

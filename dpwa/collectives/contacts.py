@@ -1,4 +1,4 @@
-"""The peers that can be reached, their incarnations, and their shared memory on this host."""
+"""The reachable peers of a node, their incarnations, and their shared memory on this host."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Tell = Callable[[str, Message], None]
 
 @dataclass
 class _Contact:
-    lives: deque[bytes]  # the last is the present one; b"" until it introduces itself
+    lives: deque[bytes]  # the peer's incarnations, the current one last; b"": not introduced yet
     is_up: bool = False
-    was_up: bool = False  # in its present life
+    was_up: bool = False  # whether the current incarnation was connected before
     folder: str = ""
     files: PeerFiles | None = None
-    reads_us: bool | None = None  # whether it has mapped this node's memory, if it has tried
-    is_met: bool = False  # it has introduced itself since there was no connection
-    successor: Hello | None = None  # of a life that is to end first
+    reads_us: bool | None = None  # whether the peer has mapped this node's memory; None: unknown
+    is_met: bool = False  # whether the peer has introduced itself on the present connection
+    successor: Hello | None = None  # from the next incarnation, while the connection is still up
 
     @property
     def is_mapped(self) -> bool | None:
@@ -49,21 +49,21 @@ _NOBODY = _Contact(deque([b""]))
 
 
 class Contacts(Closeable):
-    """The peers of a node, as its collectives see them. Any thread may call every method."""
+    """The connections and shared memory of peers in collectives. All methods are thread-safe."""
 
     def __init__(
         self,
         own: Member,
-        # of all nodes; what others say of themselves is ignored
+        # returns the names of all nodes; messages of other nodes are ignored
         names: Callable[[], Collection[str]],
         tell: Tell,
-        # called when somebody has been met, has come back, or is gone
+        # called when a peer has introduced itself, has reconnected, or is gone
         changed: Callable[[str], None],
         *,
         may_map: bool,
-        # called with a peer, and bytes that were exchanged with it; see `PeerTable.exchanged`
+        # called with a peer, and the bytes that were exchanged with this peer
         count: Callable[..., None] = lambda _peer, **_: None,
-        # returns which incarnation of a peer answers on the connection, and where; empty: unknown
+        # returns the incarnation of a connected peer, and its address; empty: unknown
         process_of: Callable[[str], tuple[bytes, str]] = lambda _peer: (b"", ""),
     ) -> None:
         self.own = own
@@ -75,16 +75,16 @@ class Contacts(Closeable):
         self._process_of = process_of
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
-        # Lives of who has left the cluster: a view may have them for members still.
+        # Incarnations of nodes that have left the cluster, but may still be members in a view.
         self._departed: OrderedDict[str, deque[bytes]] = OrderedDict()
         self._memory: SharedMemory | None = None
         self._numbers = 0
-        self.is_closed = False  # makes no memory any more, and nobody waits for peers
+        self.is_closed = False  # if true, no memory is allocated, and calls raise `ClosedError`
 
     # Peers
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Note a connection's state. A connection that this node drops is no lost peer."""
+        """Record the state of a connection. A peer that this node disconnects is not lost."""
         is_up = state is LinkState.UP
         with self._lock:
             contact = self._of(peer)
@@ -103,7 +103,7 @@ class Contacts(Closeable):
         self._changed(peer)
 
     def receive_hello(self, hello: Hello) -> None:
-        """Note a peer's introduction, and answer it if it has new contents."""
+        """Record a peer's `Hello`, and answer this message if it has new contents."""
         if not self.knows(hello.name):
             return
         with self._lock:
@@ -113,7 +113,7 @@ class Contacts(Closeable):
             connected = self._process_of(hello.name)[0]
             is_other = connected != hello.incarnation if connected else contact.is_met
             if is_new and contact.is_up and is_other:
-                contact.successor = hello  # anybody may say it, but not break the connection
+                contact.successor = hello  # not trusted until the present connection ends
                 return
             contact.is_met = True
             if is_new:
@@ -123,7 +123,7 @@ class Contacts(Closeable):
             if hello.folder != contact.folder:
                 self._map(contact, hello)
             contact.reads_us = hello.is_mapped if self._memory is not None else None
-            # Whoever had forgotten this node, and is back, has heard of its memory no more.
+            # A peer that had forgotten this node no longer knows this node's memory.
             is_untold = hello.is_mapped is None and self._memory is not None
             if is_new or is_untold or was_mapped != contact.is_mapped:
                 self._greet(hello.name)
@@ -137,7 +137,7 @@ class Contacts(Closeable):
         return tuple(self._names())
 
     def incarnation(self, peer: str) -> bytes:
-        """Return the incarnation of a peer that introduced itself last, or b"" if none has."""
+        """Return a peer's current incarnation, or b"" if the peer has not introduced itself."""
         with self._lock:
             return self._seen(peer).lives[-1]
 
@@ -146,9 +146,10 @@ class Contacts(Closeable):
             return self._seen(peer).is_up
 
     def is_lost(self, peer: str, incarnation: bytes) -> bool:
-        """Tell whether a peer that was there is not any more, or has started anew.
+        """Return whether an incarnation of a peer was connected, and is now gone or restarted.
 
-        A life that this node has not met yet is not gone: others may have let it in before.
+        An incarnation that this node has not met yet is not lost. Other nodes may have admitted
+        this incarnation already.
         """
         with self._lock:
             if peer not in self._contacts:
@@ -159,17 +160,17 @@ class Contacts(Closeable):
             return contact.lives[-1] != b"" and contact.was_up and not contact.is_up
 
     def reads_us(self, peer: str) -> bool:
-        """Tell whether a peer reads this node's boards, so that it needs no posts."""
+        """Return whether a peer reads this node's shared memory, and so needs no messages."""
         with self._lock:
             return self._seen(peer).reads_us is True
 
     def is_near(self, peer: str) -> bool:
-        """Tell whether this node reads the memory of a peer."""
+        """Return whether this node has mapped the shared memory of a peer."""
         with self._lock:
             return self._seen(peer).is_mapped is True
 
     def are_settled(self, peers: Iterable[str]) -> bool:
-        """Tell whether all peers have said whether they can read this node's memory."""
+        """Return whether all peers have reported if they can read this node's memory."""
         with self._lock:
             return self._memory is None or all(
                 self._seen(peer).reads_us is not None for peer in peers
@@ -178,7 +179,7 @@ class Contacts(Closeable):
     # Memory
 
     def offer_memory(self) -> bool:
-        """Allocate memory for peers on this host at the first call. Return whether there is any."""
+        """Allocate shared memory at the first call. Return whether this node has shared memory."""
         with self._lock:
             if self._memory is None and self._may_map and not self.is_closed:
                 with uninterrupted():
@@ -190,7 +191,7 @@ class Contacts(Closeable):
             self._memory = SharedMemory()
         except OSError as error:
             log.warning(
-                "shared memory cannot be used (%s), so collectives stream their values [DPWA-W022]",
+                "shared memory cannot be used (%s), so collectives use connections [DPWA-W022]",
                 error,
             )
             self._may_map = False
@@ -200,23 +201,23 @@ class Contacts(Closeable):
                     self._greet(peer)
 
     def board(self, tag: str) -> BoardWriter | None:
-        """Make this node's board of a group, or return `None` without shared memory."""
+        """Create the board on which this node posts records, or return `None` without memory."""
         segment = self._segment(_board_name(tag), BOARD_BYTES)
         return None if segment is None else BoardWriter(segment.data)
 
     def buffer(self, nbytes: int) -> tuple[int, SharedSegment] | None:
-        """Allocate a buffer for a value, and return it with the number by which peers find it."""
+        """Allocate a buffer for a value. Return its number for peers, and the buffer."""
         with self._lock:
             self._numbers += 1
             segment = self._segment(f"buffer-{self._numbers}", nbytes)
             return None if segment is None else (self._numbers, segment)
 
     def board_of(self, peer: str, tag: str) -> tuple[bytes, BoardReader] | None:
-        """Map a peer's board of a group, and return it with the incarnation of the peer.
+        """Map the board on which a peer posts records. Return the peer's incarnation and the board.
 
-        `None` if there is no board yet.
+        Returns `None` if the peer has no board yet.
         """
-        with self._lock:  # a peer that is just introducing itself has a life with its folder
+        with self._lock:  # the incarnation and the folder of a peer change together
             contact = self._seen(peer)
             memory = None if contact.files is None else contact.files.map(_board_name(tag))
             if memory is None or memory.nbytes < BOARD_BYTES:
@@ -224,7 +225,7 @@ class Contacts(Closeable):
             return contact.lives[-1], BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
-        """Map a peer's buffer for a value, or return `None` if that is impossible."""
+        """Map the buffer that holds a peer's value, or return `None` if it cannot be mapped."""
         with self._lock:
             files = self._seen(peer).files
             return None if files is None else files.map(f"buffer-{number}")
@@ -286,7 +287,7 @@ class Contacts(Closeable):
         try:
             contact.files = PeerFiles(hello.folder, hello.nonce)
         except NotMappedError as error:
-            log.info("%s: collectives with %s stream: %s", self.own.name, hello.name, error)
+            log.info("%s: collectives stream from %s: %s", self.own.name, hello.name, error)
 
     def _unmap(self, contact: _Contact) -> None:
         contact.folder, contact.reads_us = "", None

@@ -1,4 +1,4 @@
-"""The entries of members in a collective, with their call, the form of their value, its place."""
+"""The entry that each member sends to a collective, which describes its call and its value."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from dpwa.policy.group_views import Member
 from dpwa.wire.messages import printable, unpack
 
 MAX_VALUE_BYTES = 2**40
-INLINE_BYTES = 8 * 1024  # values that are told along with the entry
+INLINE_BYTES = 8 * 1024  # values up to this size are sent inside the entry
 _DESCRIPTIONS = 16
-_DESCRIPTION_BYTES = 200  # with a value inline, all of it must fit a record
-_LISTED = 8  # members that have called the same
+_DESCRIPTION_BYTES = 200  # an entry with an inline value must fit into a record
+_LISTED = 8  # maximum number of members that a message lists for one call
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One member's contribution to a collective."""
+    """The entry of one member in a collective, with a description of the member's value."""
 
-    call: str  # such as `all_reduce sum`; equal for all who take part
-    contributes: bool = True  # a node without data left brings no value
-    fingerprint: bytes = b""  # of the layout of its value; empty where values may differ
+    call: str  # such as `all_reduce sum`; equal on all members
+    contributes: bool = True  # whether the member has a value; false for a node in `join`
+    fingerprint: bytes = b""  # of the layout of the value; empty if values may differ in layout
     count: int = 0  # number of leaves of the value
-    descriptions: tuple[str, ...] = ()  # the first of them in words
-    nbytes: int = 0  # size of its image
-    # numbers by which peers on its host find what it brings, and what it will reduce
+    descriptions: tuple[str, ...] = ()  # dtypes and shapes of the first leaves
+    nbytes: int = 0  # size of the value in bytes
+    # the numbers of the shared buffers with the member's value, and with its reduced shard
     buffers: tuple[int, int] = (0, 0)
-    inline: bytes = b""  # the buffer itself, if it is small
-    root: str = ""  # whose value is wanted; empty: everybody's
-    is_whole: bool = False  # the other one of two can read all of its buffer from shared memory
-    is_sound: bool = True  # unless its value is left out, as it is not finite
-    digest: bytes = b""  # of what all should have alike
+    inline: bytes = b""  # the value itself, if it is small
+    root: str = ""  # the node whose value all members get; empty: all values are reduced
+    is_whole: bool = False  # whether the other member of a pair can map the whole value
+    is_sound: bool = True  # false if the value is not finite, and is left out of the result
+    digest: bytes = b""  # of data that should be equal on all members
 
     def pack(self) -> bytes:
         return bytes(msgpack.packb([*vars(self).values()]))
@@ -74,7 +74,7 @@ def contributors(entries: Entries) -> tuple[str, ...]:
 
 
 def sound(entries: Entries) -> tuple[str, ...]:
-    """Return the names of the members whose values count, or all names if no value is finite."""
+    """Return the names of the members with finite values, or all names if no value is finite."""
     names = contributors(entries)
     return tuple(name for name in names if entries[name].is_sound) or names
 
@@ -85,7 +85,10 @@ def described(layout: Layout) -> tuple[str, ...]:
 
 
 def mismatch(entries: Entries) -> str | None:
-    """Describe how two members differ, with the same words on all members. `None` if none do."""
+    """Return the first difference between two members' calls, in the same words on all members.
+
+    Returns `None` if the calls of all members match.
+    """
     contributing = {name: entry for name, entry in entries.items() if entry.contributes}
     first = next(iter(contributing), None)
     if first is None:
@@ -116,7 +119,7 @@ def _difference(first: str, mine: Contribution, name: str, theirs: Contribution)
 
 
 def calls_in_words(calls: Mapping[str, str]) -> str:
-    """Return words for the calls of members: `w1, w2 wait in barrier #3, w3 has called nothing`."""
+    """Describe the members' calls: `w1, w2 wait in barrier #3, w3 has called nothing`."""
     names: dict[str, list[str]] = {}
     for name, call in calls.items():
         names.setdefault(call, []).append(name)
@@ -133,7 +136,7 @@ def _listed(names: list[str], call: str) -> str:
 
 
 def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
-    """Return the record of a member that is ready, with the join requests that it knows of."""
+    """Pack the record that a ready member posts: the join requests that this member knows."""
     return bytes(msgpack.packb(join_requests))
 
 

@@ -1,12 +1,12 @@
 """The exchange that reduces the values of all members, shard by shard.
 
-Every member owns a shard. It reduces that shard of all values, and the others read the result from
-it. So (N - 1)/N of a value goes in and out of each member twice, as in a ring, in two steps instead
-of 2(N - 1). Data on this host are read directly from shared memory. Other data are pulled in
-pieces.
+Every member owns a shard. The owner reduces this shard of all values, and the other members read
+the result from the owner. So each member receives and sends (N - 1)/N of a value twice, as in a
+ring, in two steps instead of 2(N - 1). Data on this host are read directly from shared memory.
+Other data are pulled in pieces.
 
-Every member reduces the shard of a node that has joined because it has no data left. A broadcast is
-a reduction of one value. Two nodes on one host use no shards.
+If a node is in `join` because it has no data left, every member reduces this node's shard. A
+broadcast is a reduction of one value. Two nodes on one host use no shards.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dpwa.wire import limits
 MIN_PIECE_BYTES = 64 * 1024
 MAX_PIECE_BYTES = limits.MAX_PULLED_BYTES
 PIECES_PER_SHARD = 4
-PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
+PAIR_PIECE_BYTES = 4 * 1024 * 1024  # `reduce_into` cuts these pieces into tiles
 
 
 @dataclass(frozen=True)
 class ReducedShard:
-    """A part of a buffer, and the member that reduces it (empty: every node itself)."""
+    """A shard of a value. Its `owner` reduces the shard. If `owner` is "", every member does."""
 
     pieces: tuple[Piece, ...]
     start: int
@@ -49,7 +49,7 @@ class ReducedShard:
 def cut(
     layout: Layout, nbytes: int, owners: Sequence[str], bytes_scale: float = 1.0
 ) -> list[ReducedShard]:
-    """Cut a buffer into a shard of whole pieces for each owner, alike for the same layout.
+    """Cut a value into one shard of whole pieces per owner. The layout determines the shards.
     `bytes_scale` is the number of bytes that each byte stands for.
     """
     count = len(owners)
@@ -66,21 +66,21 @@ def cut(
 
 @dataclass
 class PairExchange:
-    """The exchange of two nodes on one host. Each adds the other's whole buffer to its own value.
+    """The exchange of two nodes on one host. Each node reduces both whole values by itself.
 
-    That moves less memory than shards do. The value changes before it is known whether the
-    collective holds. If it does not, `undo` restores the value.
+    A pair exchange copies less memory than shards do. The value changes before it is known whether
+    the collective succeeds. If the collective fails, `undo` restores the value.
     """
 
     payload: Payload
-    brought: ByteArray  # what the value was
+    brought: ByteArray  # a copy of the value before the exchange
     theirs: ByteArray
     op: str
-    is_last: bool  # this node comes after the other in rank
+    is_last: bool  # whether this node has the higher rank
     _changed: int = 0
 
     def run_exchange(self, look: Callable[[], bool]) -> None:
-        """Add up. `look` is called from time to time, and ends it by returning true."""
+        """Reduce the two values piece by piece. Stop early if `look` returns true."""
         by = 2 if self.op == "mean" else 1
         for piece in self.payload.layout.pieces(self.payload.nbytes, PAIR_PIECE_BYTES):
             place = self.payload.place(piece.start, piece.stop)
@@ -95,7 +95,7 @@ class PairExchange:
                 return
 
     def complete(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing, because `run_exchange` has already written the result."""
 
     def undo(self) -> None:
         self.payload.assign(0, self._changed, self.brought[: self._changed])
@@ -103,29 +103,29 @@ class PairExchange:
 
 @dataclass
 class Exchange:
-    """This node's part in an exchange by shards."""
+    """The work of this node in an exchange that is divided into shards."""
 
     own: str
     op: str
-    sources: tuple[str, ...]  # whose values are reduced, in order of rank
+    sources: tuple[str, ...]  # the members whose values are reduced, in order of rank
     shards: Sequence[ReducedShard]
-    # what members on this host bring, and reduce: mapped; the others are elsewhere
+    # mapped buffers of members on this host: the member's value, and its reduced shard
     near: Mapping[str, tuple[ByteArray, ByteArray]]
     payload: Payload
-    reduced: ByteArray  # where this node's shard is reduced
-    puller: Puller  # gets what is on other hosts
-    # called with how far, within the buffer, this node's shard has been reduced
+    reduced: ByteArray  # the memory for this node's reduced shard
+    puller: Puller  # fetches data from other hosts
+    # called with the position in the value up to which this node's shard is reduced
     on_reduced: Callable[[int], None]
-    # shards without an owner, and results of other hosts, by their start
+    # shards without an owner, and results from other hosts, by their start
     _alone: dict[int, ByteArray] = field(default_factory=dict)
     _pulled: dict[int, ByteArray] = field(default_factory=dict)
-    # of pieces, by their start
+    # by the start of a piece
     _pending: dict[int, dict[str, ByteArray]] = field(default_factory=dict)
     _reduced_pieces: set[int] = field(default_factory=set)
-    _in_order: int = 0  # how many of this node's shard are there without a gap
+    _in_order: int = 0  # number of reduced pieces of this node's shard before the first gap
 
     def run_exchange(self, look: Callable[[], bool]) -> None:
-        """Reduce this node's shards, and get the others. `look` ends it by returning true."""
+        """Reduce this node's shards, and fetch the others. Stop early if `look` returns true."""
         for shard in self.shards:
             if shard.owner in self.near and self.near[shard.owner][1].nbytes < shard.nbytes:
                 raise ProtocolError(f"the memory of {shard.owner} is too small for its shard")
@@ -154,10 +154,10 @@ class Exchange:
         return sum(shard.nbytes for shard in self.shards if shard.owner in (near, *own))
 
     def undo(self) -> None:
-        """Nothing has been changed."""
+        """Do nothing, because `run_exchange` has not changed this node's value."""
 
     def complete(self) -> None:
-        """Write the result into the value of this node. This is called once the result holds."""
+        """Write the result into this node's value, once the collective has succeeded."""
         for shard in self.shards:
             result = self._result(shard) if shard.pieces else None
             if result is not None:
@@ -184,7 +184,7 @@ class Exchange:
         theirs = {n: brought[piece.start : piece.stop] for n, brought in near.items()} | {**pulled}
         names = self.sources
         if shard.owner == self.own and self.own in names:
-            names = (self.own, *self._others)  # only where everyone reduces must all do so alike
+            names = (self.own, *self._others)  # equal order is needed only if every member reduces
         by = len(names) if self.op == "mean" else 1
         for start in range(piece.start, piece.stop, TILE_BYTES):
             stop = min(start + TILE_BYTES, piece.stop)
@@ -206,7 +206,7 @@ class Exchange:
         return view
 
     def _done(self, shard: ReducedShard, piece: Piece) -> None:
-        """Make the part of the shard readable that is reduced without a gap from its start."""
+        """Record a reduced piece, and report the position up to which the shard has no gap."""
         self._reduced_pieces.add(piece.start)
         before = self._in_order
         while (
@@ -218,7 +218,7 @@ class Exchange:
             self.on_reduced(shard.pieces[self._in_order - 1].stop)
 
     def _result(self, shard: ReducedShard) -> ByteArray | None:
-        """Return a reduced shard, or `None` if it was pulled."""
+        """Return a reduced shard, or `None` if the shard was pulled from another host."""
         if not shard.owner:
             return self._alone[shard.start]
         if shard.owner == self.own:

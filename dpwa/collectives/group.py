@@ -1,9 +1,9 @@
-"""The members that call collectives with one tag, and the progress of this node among them.
+"""A group: the members that call collectives with one tag, and this node's state in the group.
 
-The state of this node in the current collective is its `Phase`, and one table has the effect of
-each `Event` on it. The training thread calls a collective, and waits. The RxThread brings the
-messages of the others. Both work on a `Group` under its lock, so a node whose training thread is
-in different code still votes.
+The state of this node in the current collective is its `Phase`. One table has the effect of each
+`Event` on the phase. The training thread calls a collective, and waits. The RxThread receives the
+messages of the others. Both threads use a `Group` under its lock, so a node still votes while its
+training thread runs other code.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ log = logging.getLogger("dpwa.collectives")
 class Phase(IntEnum):
     """The state of a node in the current or next collective of its group."""
 
-    OUTSIDE = 0  # not a member: it has left, or the others have continued without it
-    LEFT_BEHIND = 1  # the others have continued without it, and its caller does not know this yet
-    ASKING = 2  # not a member, and it asks to be admitted
-    REFUSED = 3  # it asks, and a member has answered that it waits in a different collective
-    UNUSED = 4  # the only member of a view that a peer's message made. It tells no node of the view
+    OUTSIDE = 0  # not a member: the node has left, or the others have continued without the node
+    LEFT_BEHIND = 1  # the others have continued without the node, and its caller was not told yet
+    ASKING = 2  # not a member, and the node requests admission
+    REFUSED = 3  # as ASKING, but a member has answered that it waits in a different collective
+    UNUSED = 4  # the only member of a view that a peer's message created. It announces no view
     IDLE = 5  # a member that has not called the collective yet
-    ENTERED = 6  # it has called the collective, and has told the others
-    READY = 7  # it has done its part, and has told the others. It waits for theirs
-    VOTING = 8  # it takes part in a ballot. If it was not ready before, it cannot become ready
+    ENTERED = 6  # the node has called the collective, and has notified the others
+    READY = 7  # the node has exchanged its values, has notified the others, and waits for them
+    VOTING = 8  # the node takes part in a ballot. If it was not ready before, it cannot become so
 
 
 class Event(str, Enum):
-    """The events in a group. The training thread causes the first three.
+    """The events that change the phase of a node. The training thread causes the first three.
 
-    These three belong to the collective that the thread calls. After its end, they do not count.
+    These three belong to the collective that the thread calls. After the collective has ended,
+    these events have no effect.
     """
 
     CALLS = "this node calls the collective"
@@ -93,8 +94,8 @@ _TABLE: dict[Event, dict[Phase, Phase]] = {
 }
 
 
-REMEMBERED = 16  # collectives whose outcome this node can still tell to members
-ASK_AGAIN_S = 0.5  # between two requests to be admitted, while this node trains
+REMEMBERED = 16  # past collectives whose outcomes this node can still send to members
+ASK_AGAIN_S = 0.5  # between two requests for admission, while this node trains
 REPEAT_S = 0.1  # between two messages with the same vote
 CALL_AGAIN_S = 0.5  # between two messages with the same record, to missing members
 ELSEWHERE_S = 0.1  # after this wait in a different call, peers may be waiting for this thread
@@ -103,13 +104,13 @@ SEEK_AT_FIRST_EVERY_S = 0.1
 
 
 class Group:
-    """The state of one group, as this node sees it.
+    """The state of one group on this node: its view, its current collective, and its ballot.
 
-    `ranks` are the names of all nodes in the order of the configuration. They are empty if nodes
-    come and go, so that each node begins alone and discovers the others. `are_known` returns
+    `ranks` are the names of all nodes in the order of the configuration. `ranks` is empty if nodes
+    can come and go. Then each node begins alone and discovers the others. `are_known` returns
     whether this node knows all other nodes yet.
 
-    Signals interrupt the training thread, but not among assignments with no call between them.
+    A signal can interrupt the training thread, but not between assignments that call nothing.
     """
 
     def __init__(
@@ -137,65 +138,65 @@ class Group:
         # The collective that comes next, or is under way
         self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
         self.number = 0
-        # Messages of others make a group, too, which is of no view until this node uses it.
+        # A peer's message can also create a group. Its phase is UNUSED until this node uses it.
         self.phase = Phase.IDLE if ranks else Phase.UNUSED
         self.ballot: Ballot | None = None  # while the phase is VOTING
         self._posted: dict[int, bytes] = {}  # this node's records, by phase
-        self._called_at = 0.0  # when it told its record last to members that have not come so far
-        self._lives: dict[str, bytes] = {}  # of members whose life the view does not name
-        self._told_at = 0.0  # when this node told its vote last
-        # What members had called when this one found that the collective may fail: its number, and
-        # the records of those who had entered it, by name. `None`: no ballot was held since this
-        # node has entered.
+        self._called_at = 0.0  # when this node last sent its records to missing members
+        self._lives: dict[str, bytes] = {}  # incarnations of members that the view does not have
+        self._told_at = 0.0  # when this node last sent its vote
+        # The members' calls when this node opened a ballot: the number of the collective, and the
+        # records of the members that had entered, by name. `None`: no ballot since this node has
+        # entered.
         self.calls_at_ballot: tuple[int, dict[str, bytes]] | None = None
 
-        # The collectives before it
-        self.called = 0  # the one that the training thread calls next, or is in
-        self.inside: int | None = None  # the one that it is in, or was when an interrupt came
+        # The earlier collectives
+        self.called = 0  # the collective that the training thread calls next, or is in
+        self.inside: int | None = None  # the collective of the training thread, also after a signal
         self._call_lock = runtime.call_lock()
-        self._decided: dict[int, Decision] = {}  # that the training thread has not ended yet
-        # How they ended, the view after each, and the lives of its members
+        self._decided: dict[int, Decision] = {}  # decisions that the training thread has not read
+        # The decision of each collective, the view after it, and its members' incarnations
         self._ended: OrderedDict[Key, tuple[Decision, GroupView, dict[str, bytes]]] = OrderedDict()
 
-        self.silence = Silence()  # of members in ballots
-        self.exits = 0  # how often it has been outside
-        self._came_at = 0  # the number of the first collective since it was let in
-        self._ask_at = math.inf  # when the RxThread asks again to be let in
-        # For how long the thread that calls these collectives has waited for peers, anywhere; only
-        # where members are not to wait for it meanwhile
+        self.silence = Silence()  # the limits for silent members in ballots
+        self.exits = 0  # how often this node has left or was excluded
+        self._came_at = 0  # the number of the first collective since this node was admitted
+        self._ask_at = math.inf  # when the RxThread requests admission again
+        # Returns for how many seconds the thread that calls these collectives has waited for peers
+        # anywhere. `None`: members wait for this thread wherever it is.
         self.lull_s: Callable[[], float] | None = None
-        self._awaited_at = math.inf  # since when others wait for a node that waits elsewhere
-        self._admits_at_once = False  # a ballot lets in who asks for it
-        self._work = 0  # how much was done for what stands on views and calls no collectives
+        self._awaited_at = math.inf  # since when members wait for this node, which waits elsewhere
+        self._admits_at_once = False  # whether a ballot admits nodes at their request
+        self._work = 0  # changes of data that depend on views, without collectives
 
     @property
     def is_evicted(self) -> bool:
-        """Whether this node is no member."""
+        """Whether this node is no member of the group."""
         return self.phase <= Phase.REFUSED
 
     @property
     def _asks(self) -> bool:
-        """Whether it has asked to be let in, and is no member yet."""
+        """Whether this node has requested admission, and is no member yet."""
         return self.phase in (Phase.ASKING, Phase.REFUSED)
 
     @property
     def _is_away(self) -> bool:
-        """Whether it is no member, and has not asked to be let in."""
+        """Whether this node is no member of the group, and has not requested admission."""
         return self.phase <= Phase.LEFT_BEHIND
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has heard of a view since it was left behind."""
+        """Whether a peer has announced its view since this node was excluded."""
         return self.discovery.knows_views
 
     @property
     def has_boards(self) -> bool:
-        """Whether members on this host may post records on boards, without a message."""
+        """Whether members can write records to shared memory on this host without a message."""
         return self._records.has_boards
 
     @property
     def others(self) -> tuple[str, ...]:
-        """All other nodes that are known, members or not."""
+        """The names of all known nodes except this node, members or not."""
         return self.discovery.others
 
     @property
@@ -206,11 +207,11 @@ class Group:
 
     @property
     def call_lock(self) -> CallLock:
-        """The lock of the current call. A call within a call raises `UserError`.
+        """The lock that each call of a collective holds. A call within a call raises `UserError`.
 
-        It would never end.
+        Such a call would never end.
         """
-        if self._call_lock.is_own:  # such as that of a signal handler
+        if self._call_lock.is_own:  # such as in a signal handler
             raise UserError(
                 "this thread is already in a collective with this tag. Use a different tag"
                 " [DPWA-E149]"
@@ -218,11 +219,10 @@ class Group:
         return self._call_lock
 
     def may_meet(self) -> bool:
-        """Look for others before the first collective. Return whether more of them may still
-        arrive.
+        """Look for other nodes before the first collective. Return whether more nodes may arrive.
 
-        This is for a node that begins alone, because others may be about to make their first call,
-        too.
+        This is for a node that begins alone. Other nodes may make their first call at about the
+        same time.
         """
         with self.lock:
             self._take(Event.IS_USED)
@@ -233,27 +233,27 @@ class Group:
         return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
-        """Before the first collective, admit the nodes that have asked for it."""
+        """Before the first collective, admit the nodes that have requested admission."""
         with self.lock:
             if self._is_first() and self.discovery.join_requests():
                 self._open_ballot()
                 self._skip()
 
     def prepare_call(self) -> None:
-        """Make ready for a collective."""
+        """Leave this view before a collective if a different view takes precedence."""
         with self.lock:
             if self.is_outranked and self.called == self.number:
                 self.give_up()
 
     def give_up(self) -> None:
-        """Leave the group, and report this to the caller of a collective."""
+        """Leave the group. The next call of a collective raises `LeftBehindError`."""
         with self.lock:
             if not self.is_evicted:
                 self._vote_against_itself()
                 self._step_outside()
 
     def enter(self, record: bytes) -> None:
-        """Say that this node has called the next collective, unless that is over already."""
+        """Announce that this node has called the next collective, unless it is already over."""
         with self.lock:
             phase = self._after(Event.CALLS)
             if self.called < self.number or phase is None:
@@ -265,35 +265,35 @@ class Group:
             self.discovery.seek(self.view, self._rank())
 
     def post_ready(self, record: bytes) -> None:
-        """Say that this node has done its part, unless it has voted already."""
+        """Announce that this node has exchanged its values, unless it takes part in a vote."""
         with self.lock:
             if self.called == self.number and self._take(Event.HAS_DONE):
                 self._called_at = self.runtime.now()
                 self._post(READY, record)
 
     def end_call(self, joiners: Iterable[Member]) -> None:
-        """End a collective of which all members are known to be ready."""
+        """End a collective successfully, because this node knows that all members are ready."""
         with self.lock:
             if self.called == self.number and self._after(Event.ALL_READY) is not None:
                 self._conclude(Decision(holds=True, joiners=tuple(sorted(joiners))))
 
     @property
     def decision(self) -> Decision | None:
-        """The outcome of the collective that this node has called, or `None` if it is not known."""
+        """The decision on the collective that this node has called, or `None` if not known yet."""
         with self.lock:
             if self.phase <= Phase.REFUSED and self.called == self.number:
                 return Decision(holds=False, lost=(self.own.name,))
             return self._decided.get(self.called)
 
     def leave_call(self) -> Decision | None:
-        """Leave, unless the collective is over that this node is inside. Return how that ends."""
+        """Leave the group if the current collective is not over. Return its decision."""
         with self.lock:
             if self.number == self.inside:
                 self.leave_group()
             return self.decision
 
     def finish(self) -> None:
-        """Go on to the next collective, once, after the decision on this one was taken note of."""
+        """Continue with the next collective, if the current collective of this node is decided."""
         with self.lock:
             if self.inside == self.called < self.number:
                 self._decided.pop(self.called, None)
@@ -301,18 +301,18 @@ class Group:
             self.inside = None
 
     def told(self) -> bool:
-        """Return, once, whether this node has lost its part in a view."""
+        """Return whether this node was excluded. The next call returns false."""
         with self.lock:
             return self._take(Event.IS_TOLD)
 
     def expire(self) -> None:
-        """Hold a ballot, because the time of this node is over."""
+        """Open a ballot, because this node's time limit for the collective is over."""
         with self.lock:
             if self.called == self.number:
                 self._open_ballot(expired=True)
 
     def look_around(self) -> None:
-        """Hold a ballot if a member is gone, or has continued without this node."""
+        """Open a ballot if a member is gone, or has continued without this node."""
         with self.lock:
             may_open = self.called == self.number and self._after(Event.DOUBTS) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
@@ -321,10 +321,10 @@ class Group:
                 self._call()
 
     def _call(self) -> None:
-        """Repeat this node's records to members from which none has arrived.
+        """Send this node's records again to the members whose records have not arrived.
 
-        They may read no board, or wait elsewhere. Or they have continued in a different view since
-        they received the record, and answer this now.
+        These members may read no board, or wait elsewhere. Or these members have continued in a
+        different view since they received the record, and answer the repeated record.
         """
         self._called_at = self.runtime.now()
         missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
@@ -332,8 +332,9 @@ class Group:
             self._records.send_record(sorted(missing), self.key, phase, record)
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
-        """Return the number and the record of a member's current collective, or `None` if it is in
-        none.
+        """Return the number of a member's current collective, and the member's record.
+
+        Returns `None` if the member is in no collective.
         """
         with self.lock:
             record = self.records(ENTERED).get(name)
@@ -341,12 +342,12 @@ class Group:
 
     @property
     def _waits_elsewhere(self) -> bool:
-        """Whether the thread that calls these collectives waits for others in something else."""
+        """Whether the calling thread of these collectives waits for peers in a different call."""
         is_free = self._asks or self.phase in (Phase.UNUSED, Phase.IDLE)
         return is_free and self.lull_s is not None and self.lull_s() >= ELSEWHERE_S
 
     def _gives_way(self, now: float) -> bool:
-        """Leave if members wait in a collective that this node cannot enter because it also waits.
+        """Leave the group if members wait for this node's thread, which waits in a different call.
 
         Returns:
             Whether members are in a collective that this node has not called yet.
@@ -365,24 +366,24 @@ class Group:
             raise ClosedError(f"node {self.own.name!r} is closed [DPWA-E058]")
 
     def ask_to_join(self, *, again: bool = False) -> list[str]:
-        """Ask all reachable nodes to be admitted, and return their names.
+        """Request admission from all reachable nodes, and return their names.
 
-        With `again`, the RxThread repeats this while the training thread is elsewhere.
+        With `again`, the RxThread repeats the requests while the training thread runs other code.
         """
         with self.lock:
             if not self._take(Event.ASKS):
                 return []
             self._ask_at = self.runtime.now() + ASK_AGAIN_S if again else math.inf
-            self._records.clear()  # its numbers may be ahead of those it will be let in at
+            self._records.clear()  # the numbers may be higher than at this node's admission
             return self.discovery.ask_to_join()
 
     def start_alone(self) -> None:
-        """Continue in a view of this node only, because there is no other node."""
+        """Continue as the only member of a new view, because no other node is reachable."""
         with self.lock:
             self.enter_view(GroupView((self.own,), self.number), self.number)
 
     def start_anew(self) -> None:
-        """Let in all others if all of them ask for it, as this node does, and it is the first."""
+        """Form a new group if all reachable nodes request admission, and this node is first."""
         with self.lock:
             requests = self.discovery.join_requests()
             reached = {name for name in self.others if self._contacts.is_up(name)}
@@ -393,7 +394,7 @@ class Group:
                 self._skip()
 
     def forget_answers(self) -> None:
-        """Forget the views of others, until they answer again."""
+        """Forget the views that peers have announced, until peers announce their views again."""
         with self.lock:
             self.discovery.forget_views()
 
@@ -401,18 +402,17 @@ class Group:
         with self.lock:
             return self.discovery.join_requests()
 
-    # What stands on views, and calls no collectives
+    # For code that uses the views of a group, but calls no collectives
 
     def doubt(self) -> None:
-        """Hold a ballot although no collective is under way, because a member does not answer."""
+        """Open a ballot although no collective is under way, because a member does not answer."""
         with self.lock:
             self._open_ballot()
 
     def look_out(self) -> bool:
-        """Do the first work of a collective, for users of views that call no collectives.
+        """Look for nodes outside this view, without a collective. Return whether this node left.
 
-        Look for nodes outside this view. Leave for a larger view if one was announced, and return
-        whether this node left.
+        The node leaves the group if a peer has announced a larger view.
         """
         with self.lock:
             self._take(Event.IS_USED)
@@ -425,64 +425,68 @@ class Group:
         return has_to_leave
 
     def note_work(self) -> None:
-        """Note that data have changed that depend on the views of this group.
+        """Count a change of data that depend on this group's views, such as a shared table.
 
-        So a node that is alone gives up nothing for a new node that is alone, too.
+        If this node is alone, its view then takes precedence over the view of a new lone node.
         """
         with self.lock:
             self._work += 1
 
     def admit_at_once(self) -> None:
-        """Admit nodes that ask for it by a ballot, not only when the next collective ends."""
+        """From now on, admit nodes by a ballot at their request, outside of collectives."""
         with self.lock:
             self._admits_at_once = True
             self._take(Event.IS_USED)
 
     def watch(self, watcher: Callable[[GroupView], None]) -> None:
-        """Call a function with every view from now on, while the lock is held."""
+        """From now on, call `watcher` with every new view, under the lock of the group."""
         with self.lock:
             self._watchers.append(watcher)
 
-    # Members, and their lives
+    # Members, and their incarnations
 
     @property
     def is_outranked(self) -> bool:
-        """Whether this view must be given up for a different one once no collective is under way.
+        """Whether this node must leave its view for a different view, which takes precedence.
 
-        This is checked again at that moment, because a collective that has ended in this view
-        counts.
+        This is checked again when no collective is under way, because a collective that ends in
+        this view raises its rank.
         """
         with self.lock:
             return not self.is_evicted and self.discovery.is_outranked(self._rank())
 
     def lost(self) -> tuple[str, ...]:
-        """Return which members were there, and are not any more."""
+        """Return the names of the members that were connected, and are now gone or restarted."""
         with self.lock:
             return tuple(name for name in self._other_members() if self._is_lost(name))
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
-        """Tell whether this life of a node is a member, and this node is one too."""
+        """Return whether this incarnation of a node is a member, and this node is a member too."""
         with self.lock:
             return not self.is_evicted and self._knows(name, incarnation)
 
     def _knows(self, name: str, incarnation: bytes) -> bool:
-        """Return whether this incarnation of a node is a member. The first one that speaks is."""
+        """Return whether an incarnation of a node is a member.
+
+        If the view names no incarnation, the first incarnation that sends a message is the member.
+        """
         if name not in self.view.names:
             return False
         return (self._life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation
 
     def _life_of(self, name: str) -> bytes:
-        """Return the incarnation of a node that is a member, or b"" while it is not known."""
+        """Return a member's incarnation, or b"" while the incarnation is unknown."""
         return self.view.incarnation_of(name) or self._lives.get(name, b"")
 
     def _is_lost(self, name: str) -> bool:
         return self._contacts.is_lost(name, self._life_of(name))
 
     def _is_missing(self, name: str) -> bool:
-        """Return whether a member is gone, or in a collective that comes after this one.
+        """Return whether a member is gone, or is in a later collective than this node.
 
-        As long as it is not ready in the later one, its record of this one can be read on its
-        board. If it has sent a message, a third node stopped before it sent its own to this node.
+        Until the member is ready in the later collective, its board still has its record of this
+        collective. If the member has sent a message, a third node stopped before it sent its own
+        message to this node.
         """
         if self._is_lost(name):
             return True
@@ -496,20 +500,20 @@ class Group:
         return [name for name in self.view.names if name != self.own.name]
 
     def _is_first(self) -> bool:
-        """Tell whether this node begins alone, and has no reason yet to end that."""
+        """Return whether this node begins alone, without a collective or another view yet."""
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
-        """Return values that decide whether this view or a different view continues."""
+        """Return the rank of this view, which decides if this or a different view continues."""
         size = len(self.view.names)
-        # Only who is alone counts its work: members would not count the same.
+        # Only a lone node counts its work, because the counts of several members would differ.
         ended = self.number + (self._work if size == 1 else 0)
         return ViewRank(size, ended, self.view.names[0])
 
     # Records
 
     def records(self, phase: int) -> dict[str, bytes]:
-        """Return the records of members in the collective, by name in order of rank."""
+        """Return the members' records of a phase of this collective, by name in order of rank."""
         with self.lock:
             found: dict[str, bytes] = {}
             for name in self.view.names:
@@ -520,7 +524,7 @@ class Group:
             return found
 
     def say_missing(self, left_s: float) -> None:
-        """Warn of the members that have not entered the collective, or are not connected."""
+        """Log the members that have not entered the collective, or are not connected."""
         up, entered = self._contacts.is_up, self.records(ENTERED)
         missing = [n for n in self._other_members() if n not in entered or not up(n)]
         told = [n + " (not connected)" * (not up(n)) for n in missing]
@@ -529,7 +533,7 @@ class Group:
             log.warning(text, self.own.name, ", ".join(told), left_s)
 
     def contact_changed(self, peer: str) -> None:
-        """Send this node's records to a peer that was met for the first time, or is back."""
+        """Send this node's records to a peer that has connected for the first time or again."""
         with self.lock:
             if peer in self.view.names:
                 for phase, record in self._posted.items():
@@ -546,7 +550,7 @@ class Group:
             posted = self._on_board(name, phase)
             if posted is None or (posted.view, posted.number) != self.key:
                 return None
-            self._records.record_post(name, phase, posted)  # once is enough, as with a message
+            self._records.record_post(name, phase, posted)  # so that the board is read only once
         return posted.record
 
     def _on_board(self, name: str, phase: int) -> Posted | None:
@@ -557,9 +561,9 @@ class Group:
     # Ballots
 
     def tick(self, now: float) -> bool:
-        """Continue a ballot. Return whether there is one, or members wait for this node.
+        """Continue this node's ballot. Return whether a ballot continues, or members wait for it.
 
-        A node that is silent for too long is suspected, and the vote is repeated.
+        This node suspects a member that is silent for too long, and repeats its vote.
         """
         with self.lock:
             ballot = self.ballot
@@ -576,7 +580,7 @@ class Group:
             return self.ballot is not None
 
     def _open_ballot(self, *, expired: bool = False) -> None:
-        """Hold a ballot, unless one is under way. `expired`: the time of this node is over."""
+        """Open a ballot, unless one is under way. `expired`: this node's time limit is over."""
         phase = self._after(Event.DOUBTS)
         if phase is not None:
             ballot = self._new_ballot(expired=expired)
@@ -593,7 +597,7 @@ class Group:
         return Ballot(self.own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
-        """Return whether a member is considered lost, so that its outcomes no longer count."""
+        """Return whether this node's ballot suspects a member, whose messages do not count."""
         return self.ballot is not None and name in self.ballot.suspects
 
     def _decide(self) -> None:
@@ -623,10 +627,10 @@ class Group:
         )
         self._sender.send_to(names, vote)
 
-    # Going on, and staying behind
+    # Continuing in a view, and leaving a view
 
     def leave_group(self) -> None:
-        """Notify the others that this node takes no part any more, so that no node waits for it."""
+        """Leave the group, and notify the members, so that no member waits for this node."""
         with self.lock:
             if self.is_evicted:
                 self._take(Event.LEAVES)
@@ -635,9 +639,10 @@ class Group:
                 self._step_outside(Event.LEAVES)
 
     def say_goodbye(self) -> None:
-        """Send the members the last collective's outcome, which they may be unable to read later.
+        """Send the last collective's outcome to the members before this node closes.
 
-        A thread that is in a collective now, or calls one, gets `ClosedError`.
+        Afterwards, members can no longer read this node's board. A thread that is in a collective
+        now, or calls a collective later, gets `ClosedError`.
         """
         with self.lock:
             self.changed.notify_all()
@@ -646,7 +651,7 @@ class Group:
                 self._sender.send_to(self.view.names, self._outcome(key, decision, view))
 
     def enter_view(self, view: GroupView, number: int) -> None:
-        """Take part in a view from this collective on. Called with the lock held."""
+        """Become a member of a view, from collective `number` on. Called with the lock held."""
         self._came_at = number
         self.discovery.forget_views()
         self._start(Event.IS_LET_IN, view, number)
@@ -658,7 +663,7 @@ class Group:
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
-        """End a collective as decided, and notify the nodes concerned."""
+        """End a collective with a decision, and send it to the voters and to admitted nodes."""
         view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]
@@ -667,7 +672,7 @@ class Group:
         self._go_on(decision, view)
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
-        """Go on in the view that has been decided, unless that is without this node."""
+        """Continue in the next view after a decision, unless this view is without this node."""
         lives = {name: self._life_of(name) for name in self.view.names}
         self._ended[self.key] = decision, view, lives
         if len(self._ended) > REMEMBERED:
@@ -696,7 +701,7 @@ class Group:
         self.changed.notify_all()
 
     def _step_outside(self, event: Event | None = None) -> None:
-        """Note that the others continue without this node."""
+        """Change to a phase in which this node is no member of the group."""
         has_part = self.number > self._came_at
         phase = self._after(event or (Event.IS_LEFT if has_part else Event.LEAVES))
         if phase is not None:
@@ -706,18 +711,18 @@ class Group:
             self.changed.notify_all()
 
     def _after(self, event: Event) -> Phase | None:
-        """Return the phase that follows an event. `None`: nothing happens."""
+        """Return the phase that follows an event, or `None` if the event has no effect."""
         return _TABLE[event].get(self.phase)
 
     def _take(self, event: Event) -> bool:
-        """Go on to the phase that follows an event. Return whether there is one."""
+        """Change to the phase that follows an event. Return whether the event has an effect."""
         phase = _TABLE[event].get(self.phase)
         if phase is not None:
             self.phase = phase
         return phase is not None
 
     def _skip(self) -> None:
-        """Ignore decisions about collectives that this node has not called."""
+        """Continue at the group's current collective, and forget the decisions on earlier ones."""
         self._decided.clear()
         self.called = self.number
 
@@ -734,7 +739,7 @@ class Group:
             before=view.before,
         )
 
-    # What others say, on the RxThread
+    # Messages of others, on the RxThread
 
     def receive_message(self, message: GroupMessage) -> None:
         with self.lock:
@@ -751,7 +756,7 @@ class Group:
                     self._hear_of_view(message)
 
     def _hear_post(self, post: Post) -> None:
-        """Take in that a member has entered, or is ready."""
+        """Record the record of a member that has entered a collective, or is ready."""
         if self._is_away and (post.view, post.number) not in self._ended:
             self._stay_out(post)
             return
@@ -774,14 +779,14 @@ class Group:
         is_own = vote.view == self.view.identity and self._knows(vote.name, vote.incarnation)
         has_left = is_own and vote.name in vote.suspects
         if has_left:
-            # Or it would be let in again, for what it has asked before it has given up.
+            # Otherwise, an earlier request of this node would admit it again.
             self.discovery.forget_members([Member(vote.name, vote.incarnation)])
         if self._answers_late(vote):
             if has_left:
-                self._open_ballot()  # it has given up since, and will not call the next
+                self._open_ballot()  # the node has left, and will not call the next collective
             return
         if key != self.key:
-            return  # told again when this node has come so far
+            return  # the vote is repeated until this node has reached this collective
         if not is_own:
             self._tell_evicted(vote.name, self.key)
             return
@@ -795,7 +800,7 @@ class Group:
         self._decide()
 
     def _stay_out(self, said: Post | Vote) -> None:
-        """Tell a member that waits for this node that it takes no part any more."""
+        """Answer a member that waits for this node with the vote that this node has left."""
         own, suspects = self.own.name, said.suspects if isinstance(said, Vote) else ()
         if own not in suspects and said.name not in suspects:
             stand = Stand(entered=False, ready=False)
@@ -815,7 +820,7 @@ class Group:
             self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
 
     def _hear_join_request(self, request: AskToJoinView) -> None:
-        """Tell a node that wants to be let in of this view, which may have let it in already."""
+        """Answer a request for admission with this view, which may include the node already."""
         member = Member(request.name, request.incarnation)
         if not self._contacts.knows(member.name):
             return
@@ -825,14 +830,14 @@ class Group:
         self._tell_evicted(member.name)
         is_new_view = self.number == self.view.since
         if member in self.view.members and is_new_view and not self._suspects(member.name):
-            # It was not told, or has left again: then it takes no notice.
+            # The node has missed this outcome. If it has left again, it ignores the message.
             said = self._outcome(NOWHERE, Decision(holds=True), self.view)
             self._sender.send_to([member.name], said)
         if self._admits_at_once:
             self._open_ballot()
 
     def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
-        """Note that a node is in a view without this one, or considers this one left behind."""
+        """Record that a peer is in a view without this node, or that the peer has excluded it."""
         name, is_of_view = message.name, message.name in self.view.names
         theirs = ViewRank(message.size, message.ended, message.first)
         if self.is_evicted:
@@ -850,9 +855,9 @@ class Group:
                 self._tell_evicted(name)
 
     def _answers_late(self, said: Post | Vote) -> bool:
-        """Answer a node that is in a collective which has ended here. Return whether it was in one.
+        """Answer a message about a collective that has ended here. Return whether it has ended.
 
-        A process that was not a member of the collective gets this view instead.
+        The answer is the outcome. A process that was not a member gets this view instead.
         """
         key = said.view, said.number
         if key in self._ended:
@@ -863,7 +868,7 @@ class Group:
                 self._tell_evicted(said.name, key)
             return True
         own, is_rival = self.view.identity, key[1] == self.number and key[0] != self.view.identity
-        # Each of two views may have the other's members: the one with the greater identity stays.
+        # Two views may contain each other's members. The view with the greater identity stays.
         stays = is_rival and key[0] > own and self._knows(said.name, said.incarnation)
         is_past = not self.is_evicted and (key[1] < self.number or (is_rival and not stays))
         if is_past:
@@ -871,7 +876,7 @@ class Group:
         return is_past
 
     def _tell_evicted(self, name: str, key: Key = NOWHERE) -> None:
-        """Tell a node that it is not of this view, in which it has spoken of a collective."""
+        """Notify a node that it is no member of this view. `key`: the collective it named."""
         fields = asdict(self._rank()) | {"view": key[0], "number": key[1]}
         told = self._sender.signed(Evicted, waits=self._waits_elsewhere, **fields)
         self._sender.send_to([name], told)

@@ -1,4 +1,4 @@
-"""The memory in which members on one host find each other's values."""
+"""The shared memory through which members on one host read each other's values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PRIVATE = 0  # the number of a buffer that peers cannot map
 
 
 class StagingBuffer:
-    """Memory for one value after the other. A new view gets memory of its own.
+    """A buffer that is used again for each value. A new view of the members gets a new buffer.
 
-    A node that was left behind may still read the memory of the view before, at any time.
+    A node that was excluded from the group may still read the buffer of an earlier view.
     """
 
     def __init__(self, contacts: Contacts) -> None:
@@ -28,7 +28,7 @@ class StagingBuffer:
         self.number = PRIVATE
 
     def make_room(self, view: bytes, nbytes: int) -> ByteArray:
-        """Return memory for `nbytes` bytes, which peers find by `number`."""
+        """Return a buffer of `nbytes` bytes, which peers can map by the buffer's `number`."""
         if self._view != view or self._data.nbytes < nbytes:
             with uninterrupted():
                 self._take(view, nbytes)
@@ -49,7 +49,7 @@ class StagingBuffer:
         return self._data.nbytes
 
     def close(self) -> None:
-        """Free the memory. Nodes that still read it keep it until they are done."""
+        """Free the memory. Peers that still read the memory keep it until they unmap it."""
         if self._segment is not None:
             self._segment.close()
         self._segment, self.number, self._view = None, PRIVATE, b""
@@ -57,13 +57,13 @@ class StagingBuffer:
 
 
 class ValueMemory(Closeable):
-    """The buffers of this node in one group, and the buffers of its peers that it has mapped."""
+    """This node's buffers in one group, and the peers' buffers that this node has mapped."""
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
-        # for what this node brings, and for what it reduces
+        # for this node's value, and for its reduced shard
         self.buffers = StagingBuffer(contacts), StagingBuffer(contacts)
-        # Buffers of peers on this host, mapped once, by name and life, and by number
+        # Mapped buffers of peers on this host, by name and incarnation, and by number
         self._mapped: dict[tuple[str, bytes], dict[int, ByteArray]] = {}
 
     @property
@@ -81,7 +81,7 @@ class ValueMemory(Closeable):
     def find(
         self, peer: str, numbers: tuple[int, ...], nbytes: int
     ) -> tuple[ByteArray, ...] | None:
-        """Return a peer's buffers, read-only, or `None` if any of them must be streamed.
+        """Return a peer's buffers, read-only, or `None` if any buffer cannot be mapped.
 
         Other mapped memory of this peer is released. Raises `ProtocolError` if the first buffer has
         less than `nbytes` bytes.
@@ -102,6 +102,6 @@ class ValueMemory(Closeable):
         return tuple(found[number] for number in numbers)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Let go of the buffers of all but these peers, and of former lives of theirs."""
+        """Release all mapped buffers, except those of the current incarnations of these peers."""
         lives = {(name, self._contacts.incarnation(name)) for name in names}
         self._mapped = {life: found for life, found in self._mapped.items() if life in lives}

@@ -1,4 +1,4 @@
-"""Plain data of a node as bytes for others, such as the object of an all_gather."""
+"""Objects of plain data, packed as bytes to send to peers, such as the object of an all_gather."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ARRAY, _TENSOR = 1, 2
 
 
 class PackedObject:
-    """None, numbers, strings, bytes, arrays, tensors, and lists and dicts of them, to be sent.
+    """A packed object: None, numbers, strings, bytes, arrays, tensors, or lists and dicts of them.
 
-    No received bytes can run code:
+    Unpacking runs no received code. The packed bytes are:
 
         0    size of the header
         8    the header: msgpack, with a reference in the place of each array
@@ -30,7 +30,7 @@ class PackedObject:
 
     def __init__(self, value: object) -> None:
         self._leaves: list[tuple[int, Payload]] = []
-        self._end = 0  # of the bytes of the arrays
+        self._end = 0  # the size of all arrays so far, in bytes
         try:
             header = bytes(msgpack.packb(value, default=self._reference))
             _check_keys(header)
@@ -52,7 +52,7 @@ class PackedObject:
         torch = sys.modules.get("torch")
         is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
         if not is_tensor and not isinstance(leaf, np.ndarray):
-            raise TypeError(f"it contains a {type(leaf).__name__}")
+            raise TypeError(f"the value contains a {type(leaf).__name__}")
         payload = Payload(leaf)
         (spec,) = payload.layout.tensors
         start = _aligned(self._end)
@@ -63,7 +63,7 @@ class PackedObject:
 
 
 def unpack_object(data: ByteArray) -> object:
-    """Unpack data. Tuples become lists, and tensors become arrays if torch is not loaded.
+    """Unpack a packed object. Tuples become lists. Tensors become arrays if torch is not loaded.
 
     Arrays are views of the data, which must not be changed.
     """
@@ -82,14 +82,14 @@ def unpack_object(data: ByteArray) -> object:
         TypeError,
         ValueError,
         AttributeError,
-        RuntimeError,  # of torch; and of nesting that is too deep
+        RuntimeError,  # from torch, or because of nesting that is too deep
         msgpack.UnpackException,
     ):
         raise ProtocolError("the payload is not a value that a node can send") from None
 
 
 def _check_keys(header: bytes) -> None:
-    """Unpack the header as the others will, because some packed keys cannot be unpacked."""
+    """Check that a receiver can unpack the header, because some packed keys cannot be unpacked."""
     msgpack.unpackb(header, raw=False, strict_map_key=False, ext_hook=lambda *_: [])
 
 

@@ -30,35 +30,35 @@ from dpwa.wire import limits
 
 
 class Operation:
-    """One collective, as this node calls it. A subclass has a value."""
+    """The operation of one collective on this node, such as a reduction. A subclass has a value."""
 
     def __init__(self, name: str, *, contributes: bool = True) -> None:
         self._name = name
         self._contributes = contributes
 
     def enter(self, call: Call) -> Contribution:  # noqa: ARG002
-        """Lay out this node's value, and return the contribution that describes it."""
+        """Copy this node's value to where members read it, and return the value's description."""
         return Contribution(self._name, self._contributes)
 
     def exchange(self, call: Call) -> None:
-        """Get all data that the result needs, unless the call is over before.
+        """Read all data for the result from the other members, unless the collective ends first.
 
         The value of this node stays unchanged, or `undo` restores it.
         """
 
     def undo(self) -> None:
-        """Restore the value of this node, because the collective does not hold."""
+        """Restore the value of this node, because the collective has failed."""
 
     def complete(self) -> None:
-        """Store the result, because the collective holds."""
+        """Store the result, because the collective has succeeded."""
 
 
 class Reduce(Operation):
-    """An all_reduce, or a broadcast, which reduces the value of its `root`.
+    """An all_reduce, or a broadcast. A broadcast is a reduction of only the `root`'s value.
 
     All members must have the same `label`, but their `digest` may differ. If `leaves_out()` returns
-    true, a value that is not finite is left out, unless no value is finite. It is set to the result
-    of the others.
+    true, a value that is not finite is left out, unless no value is finite. The member whose value
+    was left out gets the result of the others.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Reduce(Operation):
         name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
         super().__init__(f"{name} {label}" if label else name)
         self._leaves_out = leaves_out
-        self._is_finite = True  # as far as that was looked for
+        self._is_finite = True  # false if a checked part of the value is not finite
         self._digest = digest
-        self.digests: dict[str, bytes] = {}  # that all have given
-        self.left_out: tuple[str, ...] = ()  # whose values were
+        self.digests: dict[str, bytes] = {}  # the digests of all contributors, by name
+        self.left_out: tuple[str, ...] = ()  # the members whose values were left out
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
         self._brought = self._reduced_image = np.empty(0, np.uint8)
         self._own = ""
 
     def enter(self, call: Call) -> Contribution:
-        """Copy the parts of this node's value that the others will read."""
+        """Copy the parts of this node's value that the other members will read."""
         payload, layout = self._payload, self._payload.layout
-        self._exchange = self._result = None  # of an attempt that was left behind
+        self._exchange = self._result = None  # from an earlier attempt
         self._is_finite, self.left_out = True, ()
         self._own = call.own
         entry = Contribution(
@@ -166,7 +166,7 @@ class Reduce(Operation):
 
     @staticmethod
     def _is_for_a_pair(call: Call) -> bool:
-        """Tell whether the only other member seems to read this node's memory."""
+        """Return whether there is one other member, and it has mapped this node's memory."""
         others = call.others
         return len(others) == 1 and call.contacts.reads_us(others[0])
 
@@ -183,7 +183,7 @@ class Reduce(Operation):
             self._exchange = pair
             pair.run_exchange(call.look)
         elif sources == (other,):
-            self._result = theirs.copy()  # before the other one is ready, and may change it
+            self._result = theirs.copy()  # before the other node is ready, and may change its value
         if not call.is_over:
             call.count_mapped(other, nbytes * (other in sources))
 
@@ -197,7 +197,7 @@ class Reduce(Operation):
         return data.tobytes()
 
     def _check(self, data: ByteArray, dtype: str) -> None:
-        """Note if a part of the value is not finite, while it is in the cache."""
+        """Record whether a part of the value is finite, while this part is in the CPU's cache."""
         if self._leaves_out is not None and self._is_finite:
             from dpwa.data.kernels import are_finite  # imports torch
 
@@ -220,11 +220,11 @@ class Reduce(Operation):
         return result
 
     def _lay_out(self, call: Call, *, is_whole: bool) -> bool:
-        """Lay out the value for the others, and return whether they can map it.
+        """Make the value readable for the other members. Return whether any of them can map it.
 
-        This node's own shard is left out, because no other node reads it, unless only two nodes
-        take part, whose exchange may have to be undone. If no node maps memory, data are pulled
-        directly from the value, which stays unchanged as long as a node needs it.
+        This node's own shard is left out, because no other node reads this shard. A pair exchange
+        leaves nothing out, because it may have to be undone. If no node maps memory, data are
+        pulled directly from the value, which stays unchanged as long as a node needs it.
         """
         names = call.group.view.names  # once: another thread may change the view
         shards = call.cut(self._payload, names)
@@ -237,8 +237,8 @@ class Reduce(Operation):
             for piece in own.pieces:
                 self._bytes_of(piece, is_read=False)
         is_read = any(map(call.contacts.reads_us, call.others))
-        # Two who add in place need no room for a shard, unless one of them cannot: this takes no
-        # memory until it is written to.
+        # A pair exchange needs no memory for a shard, unless one of the nodes cannot map memory.
+        # The system allocates this memory only when it is written.
         spare = np.empty(own.nbytes if is_whole else 0, np.uint8)
         brought, reduced = call.room(
             self._payload.nbytes if is_read else 0, 0 if is_whole else max(1, own.nbytes)
@@ -265,7 +265,7 @@ class Reduce(Operation):
 
 
 def _whole(entry: Contribution) -> bytes:
-    """Return the value in an entry."""
+    """Return the inline value of an entry."""
     if len(entry.inline) != entry.nbytes:
         raise ProtocolError("a value is missing")
     return entry.inline
@@ -285,7 +285,7 @@ class Gather(Operation):
         self.values: dict[str, object] = {}
 
     def enter(self, call: Call) -> Contribution:
-        """Lay out the bytes of the object."""
+        """Copy the packed object to where the other members read it."""
         nbytes = self._packed.nbytes
         if nbytes <= INLINE_BYTES:
             inline = np.empty(nbytes, np.uint8)

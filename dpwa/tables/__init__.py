@@ -1,1 +1,1 @@
-"""Tables that all workers share. The nodes themselves hold the shards of a table."""
+"""Tables that all nodes share, without a server. Each node holds shards of each table."""

@@ -1,8 +1,8 @@
-"""Barriers: every member counts its passed barriers, and reports whether it waits in one.
+"""Barriers for the members of a group: a late member is not excluded.
 
-A member passes a barrier when all other members wait in the same barrier, or have passed it. So a
-late member is not excluded, and a member that was away catches up with the others. A collective of
-the group would exclude both.
+Every member counts the barriers that it has passed, and reports whether it waits in a barrier. A
+member passes a barrier when all other members wait in this barrier or have passed it. So a member
+that was away catches up. A collective of the group would exclude late members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Barriers:
 
     @property
     def known(self) -> int | None:
-        """The number of passed barriers, or `None` if this member is new."""
+        """The number of barriers that this node has passed, or `None` before its first view."""
         return self.passed if self._has_part else None
 
     def missed(self, told: Mapping[str, Told]) -> int:
@@ -37,7 +37,7 @@ class Barriers:
         return max(0, newest - self.passed - self.is_waiting)
 
     def begin_view(self, told: Mapping[str, Told]) -> None:
-        """Start a view, with the reports of all members."""
+        """Start a new membership view. `told` has the reports of all members, by name."""
         newest = max(one.passed or 0 for one in told.values())
         if not self._has_part:
             self.passed, self._has_part = newest, True
@@ -60,7 +60,7 @@ class Barriers:
             self._tell()
 
     def advance(self, now: float) -> bool:
-        """Send reports while this node waits. Return whether it has just passed the barrier."""
+        """Report that this node waits in a barrier. Return whether it has passed the barrier."""
         if not self.is_waiting:
             return False
         if now - self._told_at >= ASK_AGAIN_S:
@@ -75,7 +75,7 @@ class Barriers:
         return True
 
     def absent(self) -> list[str]:
-        """Return the nodes that have not reached this node's barrier. Any thread may call this."""
+        """Return the members that have not yet reached this node's barrier. Thread-safe."""
         here, states = self.passed, list(self._members.items())
         return [name for name, state in states if state < (here, True)]
 

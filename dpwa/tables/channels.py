@@ -1,4 +1,4 @@
-"""ReliableChannels: ordered messages between the engine and the other members of its view."""
+"""ReliableChannels sends messages between members in order, and repeats lost messages."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Send = Callable[[Any, Frame | None], None]  # sends a message
 
 @dataclass(frozen=True)
 class Item:
-    """A message for a stream."""
+    """A message that `OutgoingStream` sends to a member."""
 
     kind: type[Numbered]
     # the message's own fields, without the fields of its header and of its pieces
     fields: dict[str, Any] = field(default_factory=dict)
     data: Frame | None = None  # divided into pieces if the kind of message allows it
-    # called when the other side has the message, unless it is divided into pieces
+    # called when the member has acknowledged the message, unless it is divided into pieces
     seen: Callable[[], None] | None = None
 
     def pieces(self) -> Iterator[tuple[dict[str, Any], Frame | None]]:
@@ -47,7 +47,7 @@ class Item:
 
 
 class OutgoingStream:
-    """The stream to one member in one view. `send` may lose messages of the stream."""
+    """Sends numbered messages to one member of a view. Resends messages that `send` has lost."""
 
     def __init__(self, header: dict[str, Any], send: Send) -> None:
         self._header = header
@@ -61,11 +61,11 @@ class OutgoingStream:
         self._patience_s = RESEND_AFTER_S
 
     def queue_items(self, items: Iterable[Item]) -> None:
-        """Send these items in their order. The iterator is read when the window has room."""
+        """Send messages in order. The iterator is read when few messages are unacknowledged."""
         self._sources.append(iter(items))
 
     def pump(self, now: float) -> None:
-        """Send as far as the window has room. Send messages again that were not acknowledged."""
+        """Send messages until `WINDOW` are unacknowledged. Resend those that are late."""
         while len(self._unseen) < WINDOW:
             piece = self._next()
             if piece is None:
@@ -87,7 +87,7 @@ class OutgoingStream:
             self._send(message, data)
 
     def seen(self, number: int, now: float) -> None:
-        """Record that all messages up to this number have arrived."""
+        """Record that the member has received all messages up to `number`."""
         while self._unseen and self._unseen[0][0].number <= number:
             *_, then = self._unseen.popleft()
             self._seen_at = self._resent_at = now
@@ -96,11 +96,11 @@ class OutgoingStream:
                 then()
 
     def note_alive(self, now: float) -> None:
-        """Record that the other side is alive, even if it cannot accept more messages yet."""
+        """Record that the member is alive, even if it has not acknowledged a message."""
         self._seen_at = now
 
     def stalled_s(self, now: float) -> float:
-        """Return the time for which the other side has acknowledged nothing, or 0."""
+        """Return the seconds of the member's silence, or 0 if it acknowledged all messages."""
         return now - self._seen_at if self._unseen else 0.0
 
     @property
@@ -127,7 +127,7 @@ class OutgoingStream:
 
 
 class IncomingStream:
-    """The stream from one member in one view."""
+    """Receives the numbered messages of one member in order, within one membership view."""
 
     def __init__(self) -> None:
         self.last = 0  # number of the message that was accepted last
@@ -136,7 +136,7 @@ class IncomingStream:
         self._data = bytearray()
 
     def is_next(self, number: int) -> bool:
-        """Return whether a message is the next one, and request missing messages.
+        """Return whether `number` is the next message's. Request missing messages before it.
 
         Missing messages are requested once. If that fails, the sender sends them again after a
         while. Messages that arrived and cannot be accepted yet are not requested. Otherwise all
@@ -149,9 +149,9 @@ class IncomingStream:
         return number == self.last + 1
 
     def accept_message(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
-        """Accept the next message. Return all of its bytes once it is complete.
+        """Accept the next message. Return the whole message after its last piece, otherwise `None`.
 
-        Raises ProtocolError if it has more than `most_bytes`, or if its pieces do not fit together.
+        Raises ProtocolError for more than `most_bytes` bytes, or pieces that do not fit together.
         """
         if not isinstance(message, InPieces):
             self.last = message.number
@@ -162,8 +162,9 @@ class IncomingStream:
         if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
             self.last = message.number  # the message would be refused again
             raise ProtocolError(
-                f"{type(message).__name__}: got bytes {message.start} to {stop} of "
-                f"{message.nbytes}, expected bytes from {len(self._data)} to {most_bytes} at most"
+                f"{type(message).__name__}: a piece has bytes {message.start} to {stop} of "
+                f"{message.nbytes}, but must start at {len(self._data)} and end at {most_bytes} or "
+                "before"
             )
         if message.start == 0 and stop == message.nbytes:
             self.last = message.number
@@ -174,13 +175,13 @@ class IncomingStream:
 
 
 UNREACHABLE_S = 0.3  # time without a connection until a member is suspected
-TELL_ELSEWHERE_S = 0.05  # minimum time between two such messages to a member
+TELL_ELSEWHERE_S = 0.05  # minimum time between two `TableElsewhere` messages to a member
 
 Tell = Callable[[str, Message, Frame | None], None]
 
 
 class ReliableChannels:
-    """The streams to and from all other members."""
+    """Exchanges ordered messages with all other members of this node's membership view."""
 
     def __init__(self, group: Group, contacts: Contacts, tell: Tell) -> None:
         self._group = group
@@ -198,7 +199,7 @@ class ReliableChannels:
         self.now = 0.0
 
     def begin_view(self, view: GroupView) -> None:
-        """Continue in a new view, and drop all messages of the old view."""
+        """Change to a new membership view, and drop all messages of the old view."""
         self.view = view
         header = {"request": 0, **self._signed}
         others = [name for name in view.names if name != self._own.name]
@@ -224,7 +225,7 @@ class ReliableChannels:
             self.say(name, item)
 
     def stream(self, name: str) -> OutgoingStream | None:
-        """Return the stream to a member, or `None` if it is not a member."""
+        """Return the stream of messages to a node, or `None` if the node is not a member."""
         return self._out.get(name)
 
     def to_self(self, item: Item) -> Numbered:
@@ -234,29 +235,29 @@ class ReliableChannels:
         return item.kind(**fields)
 
     def link_changed(self, name: str) -> None:
-        """Send unacknowledged messages again. Count the member's silence from this moment."""
+        """Resend unacknowledged messages if the member is connected. Restart its `stalled_s`."""
         outgoing = self._out.get(name)
         if outgoing is not None and self._contacts.is_up(name):
             outgoing.note_alive(self.now)
             outgoing.resend(self.now)
 
     def want_all(self) -> None:
-        """Ask all members to send the messages again that this node could not accept until now."""
+        """Ask all members to resend messages. This node could not accept these messages before."""
         for incoming in self._in.values():
             incoming.is_owed = incoming.wants = True
 
     def want_in_vain(self) -> None:
-        """Ask all members for their messages from time to time, because this node waits for them.
+        """Ask all members to resend messages if the last request is `ballots.STALLED_S` old.
 
-        A member that has continued without this node then reports it. Otherwise this node would not
-        notice it if all its own messages had arrived.
+        A member that has continued without this node then reports that its view differs. Otherwise
+        this node would not notice the difference if all of its own messages had arrived.
         """
         if self.now - self._wanted_at >= ballots.STALLED_S:
             self._wanted_at = self.now
             self.want_all()
 
     def pump(self) -> bool:
-        """Send due messages, and return whether any message is unacknowledged or expected."""
+        """Send acknowledgements and messages. Return whether `pump` must be called again soon."""
         for name, incoming in self._in.items():
             if incoming.is_owed:
                 seen = TableSeen(
@@ -272,7 +273,7 @@ class ReliableChannels:
     # Receiving
 
     def admit(self, message: FromMember) -> IncomingStream | None:
-        """Receive a message. Return its stream if it is the stream's next message."""
+        """Receive a message. Return the sender's stream if it is the stream's next message."""
         if isinstance(message, TableElsewhere):
             if message.view == self.view.identity and self._elsewhere_at is None:
                 self._elsewhere_at = self.now
@@ -315,7 +316,7 @@ class ReliableChannels:
     # Suspicion
 
     def is_elsewhere(self) -> bool:
-        """Return whether a member has reported a different view, and no new view has followed."""
+        """Return whether a member reported a different view more than `UNREACHABLE_S` ago."""
         if self._elsewhere_at is None or self.now - self._elsewhere_at <= UNREACHABLE_S:
             return False
         self._elsewhere_at = None
@@ -328,8 +329,8 @@ class ReliableChannels:
     def _is_silent(self, name: str, unreachable_s: float) -> bool:
         """Return whether a member has not answered, or has had no connection, for too long.
 
-        If a member is gone, its shards must be copied while others still have copies. A member that
-        was never reached may be new, so both nodes need a while to connect.
+        If a member is gone, its shards must be copied while other members still have copies. A
+        member that was never reached may be new, so both nodes need a while to connect.
         """
         missing_s = self._missing_s(name)
         if missing_s is None:
@@ -337,14 +338,14 @@ class ReliableChannels:
         return missing_s > (unreachable_s if name in self._group.lost() else ballots.STALLED_S)
 
     def lost(self, unreachable_s: float) -> set[str]:
-        """Return members that were heard in this view and have no connection for too long."""
+        """Return the members whose connection broke more than `unreachable_s` seconds ago."""
         lost = self._group.lost()
         return {
             n for n in self._heard.intersection(lost) if (self._missing_s(n) or 0.0) > unreachable_s
         }
 
     def _missing_s(self, name: str) -> float | None:
-        """Return the seconds for which a member has had no connection, or `None` if it has one."""
+        """Return the seconds for which a member has had no connection, or `None` if connected."""
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
             return None

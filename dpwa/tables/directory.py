@@ -1,9 +1,9 @@
-"""The plan that all members compute when a view starts: the tables, and the holders of shards.
+"""Compute which members hold the shards of the tables in a new membership view.
 
-Every member of a view sends a report to all others, with its tables and its copies of shards. A
-member that has all reports computes the same plan as the others. Of each shard, the valid copies
-are those of the latest view in which their holders accepted additions. The former primary, or the
-next holder in order, becomes the primary. A copy whose additions differ from the primary's is made
+Every member of a view sends a report to all other members, with its tables and its copies of
+shards. All members compute the same plan from these reports. Of each shard, the valid copies are
+those of the latest view in which their holders accepted additions. The former primary, or the next
+holder in order, becomes the primary. A copy whose additions differ from the primary's is made
 again, because these additions were never acknowledged. A member that was excluded keeps its copies.
 The other members may have no copy of a shard, if a holder died before its shard was copied. Then
 the excluded member's copy is used, unless additions may have been acknowledged since the copy's
@@ -30,7 +30,7 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True)
 class HeldShard:
-    """A complete copy of a shard."""
+    """The description of a complete copy of a shard, in a member's report."""
 
     shard: int  # the index of the shard
     epoch: int  # the start of the last view in which the copy got additions
@@ -40,7 +40,7 @@ class HeldShard:
 
 @dataclass(frozen=True)
 class Known:
-    """A member's knowledge of a table."""
+    """The description of a table in a member's report."""
 
     spec: TableSpec
     shards: int  # the number of shards
@@ -54,11 +54,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Told:
-    """A member's report at the start of a view."""
+    """The report that a member sends at the start of a membership view."""
 
     tables: Mapping[int, Known]  # by table number
-    passed: int | None = None  # the number of barriers that it has passed; `None`: it is new
-    is_waiting: bool = False  # whether it waits in a barrier
+    passed: int | None = None  # the number of barriers that the member passed; `None`: it is new
+    is_waiting: bool = False  # whether the member waits in a barrier
 
     def pack(self) -> bytes:
         tables = [
@@ -78,7 +78,7 @@ class Told:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table in a view."""
+    """The holders of a table's shards in a membership view, and the copies to make."""
 
     spec: TableSpec
     shards: int
@@ -91,13 +91,13 @@ class TablePlan:
 
 
 def digest_of(applied: Mapping[str, tuple[int, int]]) -> bytes:
-    """Return a digest of the additions in a copy. See `ReplicatedState.applied`."""
+    """Return a digest of a shard's applied additions, from `ReplicatedState.applied`."""
     text = json.dumps(sorted(applied.items()))
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int = 0) -> TablePlan:
-    """Return the plan of a table that is made within a view."""
+    """Return the plan of a new table, which a member makes after its view has started."""
     placement, needed = initial(members, shards, spec.replicas), (epoch,) * shards
     return TablePlan(spec, shards, False, placement, needed=needed, epoch=epoch)
 
@@ -105,9 +105,10 @@ def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int 
 def plans(
     members: tuple[str, ...], told: Mapping[str, Told], epoch: int = 0
 ) -> dict[int, TablePlan]:
-    """Return the plans of all tables in a new view. All members compute the same plans.
+    """Return the plans of all tables for a new membership view, by table number.
 
-    `members` are the names in the order of ranks. `told` has the report of each member.
+    All members compute the same plans. `members` are the names in the order of ranks. `told` has
+    the report of each member.
     """
     numbers = sorted({number for one in told.values() for number in one.tables})
     return {number: _plan(members, told, number, epoch) for number in numbers}
@@ -128,16 +129,15 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int, epoch
         _survivors(stayed, shard, least) or _survivors(known, shard, least)
         for shard, least in enumerate(needed)
     ]
-    # If no copy of a shard is found, nobody may have used the table yet, and it is all zeros. But
-    # if none of the shard's holders is here, they may have continued, and used the table.
+    # If no copy of a shard is found, no node may have used the table yet, and it is all zeros. But
+    # if none of the shard's holders is in the view, they may have continued, and used the table.
     before = ShardPlacement(
         tuple(
             names or (() if is_ready or _is_lost(stayed, members, shard) else fresh.holders[shard])
             for shard, names in enumerate(copies)
         )
     )
-    # A holder of an older copy gets the newer copy. Until it arrives, the older copy can replace
-    # it.
+    # A holder of an older copy gets the newer copy, and uses the older copy until then.
     held = tuple(
         names and names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
         for shard, names in enumerate(before.holders)
@@ -172,10 +172,10 @@ def unpack_told(data: Frame) -> Told:
     try:
         rows, passed, is_waiting = msgpack.unpackb(data, raw=False)
         if len(rows) > limits.MAX_TABLES or not isinstance(passed, int | None):
-            raise ProtocolError("the report of a member about its tables is invalid")
+            raise ProtocolError("a member has sent an invalid report about its tables")
         tables = {int(row[0]): _unpack_known(*row[1:]) for row in rows}
     except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException):
-        raise ProtocolError("the report of a member about its tables is invalid") from None
+        raise ProtocolError("a member has sent an invalid report about its tables") from None
     return Told(tables, passed, bool(is_waiting))
 
 
@@ -188,9 +188,9 @@ def _unpack_known(
     needed: list[int],
 ) -> Known:
     if not 1 <= shards <= limits.MAX_MEMBERS or len(copies) > shards:
-        raise ProtocolError("a table in a report has an invalid number of shards")
+        raise ProtocolError("a member has reported a table with an invalid number of shards")
     if not {len(holders), len(needed)} <= {0, shards}:
-        raise ProtocolError("a table in a report does not list all of its shards")
+        raise ProtocolError("a member has reported a table without some of its shards")
     held = tuple(HeldShard(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
     names = tuple(tuple(map(str, row)) for row in holders)
     return Known(unpack_spec(spec), shards, bool(is_ready), held, names, tuple(map(int, needed)))
@@ -198,5 +198,5 @@ def _unpack_known(
 
 def _digest(given: object) -> bytes:
     if not isinstance(given, bytes):
-        raise ProtocolError("the digest of a shard is not of type bytes")
+        raise ProtocolError("a member has reported a shard whose digest is not bytes")
     return given

@@ -1,11 +1,11 @@
-"""The engine of tables: a thread that owns this node's copies of shards, and all streams.
+"""Engine: the thread that reads and changes this node's copies of table shards.
 
-A view starts when all members have sent each other their reports. Until then, the engine accepts
-no other message. A node that is no longer in the view can acknowledge nothing, because its
+A membership view starts when all members have sent each other their reports. Until then, the engine
+accepts no other message. A node that is no longer in the view can acknowledge nothing, because its
 replicas ignore its messages.
 
 The engine is a separate thread because large additions take long, and meanwhile the RxThread must
-vote.
+vote on members.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Settings:
     """The settings of an `Engine`."""
 
     runtime: Runtime
-    startup_s: float  # maximum time that users wait for all nodes at the start
+    startup_s: float  # maximum time that callers wait for all nodes at the start
     answer: Callable[[ReadAnswer], None]  # sends the answer to a read
     wake: Callable[[], None]  # makes the RxThread check for a ballot
 
 
 class Engine:
-    """Handles the requests of members, and of the users of this node's tables."""
+    """Executes the reads and additions of other members, and of the program on this node."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Engine:
         self._began: float | None = None
         self._has_begun = False
         self._is_first_view = True  # whether no view has started yet
-        self._has_waited = False  # whether a user was told that some nodes are missing
+        self._has_waited = False  # whether a call has timed out because some nodes are missing
         self._has_company = bool(group.ranks)  # whether other nodes exist, as far as known
         self._was_left_out = self._has_given_up = False
         self._was_counted_on = False  # whether members that excluded this node had met it
@@ -118,14 +118,14 @@ class Engine:
         self._thread.join(timeout_s)
 
     def view_changed(self, view: GroupView) -> None:
-        """Handle a new view. Called with the lock of the group held."""
+        """Change to a new membership view. Called with the lock of the group held."""
         self.submit(partial(self._follow, view, self._group.exits))
 
     def link_changed(self, peer: str) -> None:
         self.submit(partial(self._mail.link_changed, peer))
 
     def receive_message(self, message: FromMember, payload: Frame, reply: Reply) -> None:
-        """Enqueue a message. If the queue is full, drop it. The sender will send it again."""
+        """Enqueue a member's message. A full queue drops the message, and the sender repeats it."""
         if self._inbox.qsize() < self._most_messages and not self._is_stopping:
             self.submit(partial(self._receive, message, payload, reply))
 
@@ -133,11 +133,11 @@ class Engine:
         self._inbox.put(act)
 
     def wake(self) -> None:
-        """Wake the thread, so that it checks for additions of users."""
+        """Wake the engine's thread, so that it applies queued additions of this node."""
         self._inbox.put(None)
 
     def stop(self) -> None:
-        """Ask the thread to end. When it ends, it frees all memory."""
+        """Ask the engine's thread to end. When the thread ends, it frees all memory."""
         self._is_stopping = True
         self.wake()
 
@@ -156,7 +156,7 @@ class Engine:
         self._pending.memories = {}
 
     def _do(self, act: Callable[[], None] | None) -> None:
-        """Run a function, and handle its errors, because no message may end the thread."""
+        """Call a function and log its errors, because no message may end the engine's thread."""
         if act is None or self._is_stopping:
             return
         self._awake.note_awake()
@@ -166,11 +166,14 @@ class Engine:
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
-            log.exception("tables: an unforeseen error. The tables continue [DPWA-W019]")
+            log.exception(
+                "tables: an unforeseen error occurred, and the tables continue. Report this bug"
+                " [DPWA-W019]"
+            )
 
     @property
     def _has_stood_still(self) -> bool:
-        """Whether this process recently stopped for too long."""
+        """Whether this process was recently suspended for longer than `STOOD_STILL_S`."""
         return self._mail.now - self._awake.woke_at < DOUBTFUL_FOR_S
 
     def _go_on(self) -> None:
@@ -225,7 +228,7 @@ class Engine:
             return
         if exits != self._exits:  # the other nodes have continued without this node
             self._exits = exits
-            if self._has_given_up:  # this node gives up its tables for those of a larger part
+            if self._has_given_up:  # this node adopts the tables of a larger part of the cluster
                 self._store.clear()
             self._store.left_out()
             self._has_given_up = False
@@ -261,7 +264,10 @@ class Engine:
             self._start()
 
     def _may_be_first(self, began: float) -> bool:
-        """Return whether to start a first view. If others have started, its changes get lost."""
+        """Return whether this node may start its first membership view now.
+
+        If other nodes have started a different view, the changes in this node's view get lost.
+        """
         view = self._mail.view
         if self._group.is_outranked or self._is_minority(view.names):
             self._group.look_out()
@@ -271,11 +277,14 @@ class Engine:
         return not self._group.may_meet() or self._mail.now - began >= meet_s
 
     def _is_minority(self, names: Collection[str]) -> bool:
-        """Return whether the other nodes may start without these, before a user was told of it."""
+        """Return whether these members are too few to start, because other nodes may start, too.
+
+        After a call has timed out, a minority may start.
+        """
         return 2 * len(names) <= len(self._group.ranks) and not self._has_waited
 
     def _start(self) -> None:
-        """Start the view, because all members have sent their reports."""
+        """Start the membership view, because all members have sent their reports."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
         is_old = self.barriers.known is not None or self._has_stood_still or self._was_counted_on
@@ -283,7 +292,7 @@ class Engine:
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
         knowing = [t.needed for one in self._told.values() for t in one.tables.values()]
-        if self._was_left_out and knowing and not any(knowing):  # none knows this node's additions
+        if self._was_left_out and knowing and not any(knowing):  # no member knows these additions
             self._pending.note_stood_still(self._own, self._group.others)
         self._was_left_out = False
         if len(view.names) > 1:  # these nodes have not continued without this node
@@ -314,10 +323,10 @@ class Engine:
             self._take(message, data, reply)
 
     def _can_take(self, message: Numbered) -> bool:
-        """Return whether a message can be handled now. If not, the sender will send it again."""
+        """Return whether this node can handle a message now. If not, the sender repeats it."""
         if isinstance(message, TableAddition | TableGet):
-            # The sender may know the table before this node does, because the maker tells nodes in
-            # turn.
+            # The sender may know the table before this node does, because the node that makes the
+            # table notifies nodes in turn.
             return self._has_begun and message.table in self._store.tables
         return self._has_begun or isinstance(message, TableHoldings)
 
@@ -357,7 +366,7 @@ class Engine:
     # Requests of users
 
     def make(self, number: int, spec: TableSpec) -> None:
-        """Make a table if there is none with this number, and notify all other members."""
+        """Make table `number` if this node does not have it, and notify all other members."""
         if self._has_begun:
             plan = self._store.tables.get(number)
             names = self._group.ranks or self._group.view.names
@@ -368,7 +377,7 @@ class Engine:
             self._make(number, spec, shards, is_own=True)
 
     def announce(self, number: int) -> None:
-        """Tell members that a table's first values are stored, if this node is the first member."""
+        """If this node is the first member, report to all that a table has its initial values."""
         if self._has_begun and self._mail.view.names[0] == self._own:
             self._mail.say_to_all(Item(TableReady, {"table": number}))
             fault_points.reached("table.ready")
@@ -378,11 +387,11 @@ class Engine:
         self.barriers.arrive(self._mail.now)
 
     def wait_no_longer(self) -> None:
-        """Start without nodes that are missing after `startup_s`, because a user was told of it."""
+        """Allow a start without missing nodes after `startup_s`, because a call has timed out."""
         self._has_waited = True
 
     def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:
-        """Ask the primary of a shard for rows."""
+        """Request rows of a shard from its primary."""
         if self._has_begun:
             self.requests.request_rows(request, ask, primary)
 

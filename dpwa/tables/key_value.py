@@ -1,4 +1,4 @@
-"""A shard of a key-value table. Its rows have any keys, and additions make the rows."""
+"""A shard of a key-value table: an addition to a new key creates the row of the key."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ _FIRST_ROOM = 16
 
 
 def as_keys(given: Any) -> np.ndarray:
-    """Return the keys that a user has passed, int64 of shape (n,), in the given order.
+    """Return the keys that a user has passed, as an int64 array of shape (n,), in the given order.
 
-    Raises UserError if keys are not integers, or do not fit 64 bits with a sign.
+    Raises UserError if a key is not an integer, or does not fit 64 bits with a sign.
     """
     keys = as_integers(given, "keys")
     if keys.size and keys.max() > _INT64.max:
-        raise UserError(f"key {keys.max()}, expected {_INT64.min} to {_INT64.max} [DPWA-E172]")
+        raise UserError(
+            f"key {keys.max()} is too large. Use keys from {_INT64.min} to {_INT64.max} [DPWA-E172]"
+        )
     return np.ascontiguousarray(keys, np.int64)  # the format in which keys are sent
 
 
 def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
-    """Return the index of each key's shard. It is the same on every machine.
+    """Return the index of each key's shard. The index is the same on every machine.
 
     The index is h(key) mod shards. h is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)
     on the 64 bits of the key, mod 2^64:
@@ -48,18 +50,19 @@ def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
 
 
 def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
-    """Divide keys into parts, one for each shard that has some of them. `rows` are the keys.
+    """Divide keys by shard. A `ShardRows` has the keys of one shard as its `rows`.
 
-    Within a part, the keys stay in the given order.
+    Shards without keys get no part. Within a part, the keys stay in the given order.
     """
     parts = by_shard(shard_of_keys(keys, shards), shards)
     return [replace(part, rows=keys[part.where]) for part in parts]
 
 
 class KeyValueStore(ReplicatedState):
-    """The rows of a shard by their keys, in the order of their first additions.
+    """Stores the rows of a shard of a key-value table.
 
-    `default` is the value of a key without additions. The first addition changes this value.
+    The rows are in the order in which their keys got their first additions. `default` is the value
+    of a key without additions. The first addition changes this value.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class KeyValueStore(ReplicatedState):
         return self._size
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the rows of some keys. Keys without additions have the default value.
+        """Return a copy of the rows for the given keys. New keys have the default value.
 
         `rows` are keys, int64 of shape (n,), in any order. The result has shape (n,) or (n,
         columns).
@@ -88,13 +91,13 @@ class KeyValueStore(ReplicatedState):
         return values
 
     def _find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the places of keys in the arrays, or -1 for a key without a place."""
+        """Return the index of each key's row in the arrays, or -1 for a key without a row."""
         find = self._slots.get
         return np.fromiter((find(key, -1) for key in keys.tolist()), np.int64, len(keys))
 
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
         if rows is None:
-            raise ProtocolError("an addition to a key-value table has no keys")
+            raise ProtocolError("a member has sent an addition to a key-value table without keys")
         self._check_delta(delta, len(rows))
         check_increasing(rows)
         self._insert(rows[self._find(rows) < 0])
