@@ -1,4 +1,4 @@
-"""`dpwa demo` shows gossip training in half a minute."""
+"""`dpwa demo` compares gossip training with training alone, on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_SEED = 2**32 - 1
 def demo(
     nodes: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="Number of nodes.")] = 4,
     out_dir: Annotated[
-        Path, typer.Option(help="The folder for the picture, the figures and the run logs.")
+        Path, typer.Option(help="The folder for the plot, the results and the run logs.")
     ] = Path("demo-output"),
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of training steps of each node.")
@@ -31,10 +31,10 @@ def demo(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Train nodes on this machine that each see only a few digits. By gossip, they learn all ten.
+    """Train nodes, each on images of a few digits only. By gossip, each node learns all ten digits.
 
-    Each node first trains alone, and then again with gossip. At the end, the command compares the
-    two results.
+    The nodes run on this machine. Each node first trains alone, and then again with gossip. At the
+    end, the command compares the two results.
 
     Examples:
         dpwa demo

@@ -32,7 +32,7 @@ def doctor(
 ) -> None:
     """Ask each node which peers it cannot reach, and explain the problems.
 
-    The output names nodes that refuse a connection, do not answer or are unknown. It also names
+    The output lists nodes that refuse a connection, do not answer or are unknown. It also lists
     wrong keys, and names that two nodes use. The command also compares the nodes' settings, models,
     clocks, lists of members, and versions of dpwa, Python, torch and NVIDIA's driver. A node that
     this machine cannot reach may still be reachable for its peers. If nodes are on other hosts, the
@@ -87,7 +87,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
 
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
-    """Try to connect to an unreachable node, and add the system's error to the finding."""
+    """Try to connect to an unreachable node, and add the error of the socket to the finding."""
     places = {f"{n.name}: not reachable: no": (n.host, n.port) for n in config.nodes if n.port}
     place = next((places[text] for text in places if finding.text.startswith(text)), None)
     try:
@@ -99,9 +99,9 @@ def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
 
 
 def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | None:
-    """Return the address at which a node reaches this machine, if possible a node that answers.
+    """Return the address at which a node reaches this machine. A node that answers is preferred.
 
-    `None` if no node has a TCP address.
+    The result is `None` if no node has a TCP address.
 
     Raises:
         UserError: the environment names a network interface that is missing or has no address.

@@ -31,7 +31,9 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")]
 Keys = Annotated[
     Path,
-    typer.Option("--keys", metavar="DIR", help="The folder of the keys. It is created if needed."),
+    typer.Option(
+        "--keys", metavar="DIR", help="The folder of the keys. A missing folder is created."
+    ),
 ]
 KEYS = Path("keys")
 
@@ -41,9 +43,9 @@ def new(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the nodes.")],
     keys: Keys = KEYS,
 ) -> None:
-    """Make a secret key and a public key for each node. No file is overwritten.
+    """Make a secret key and a public key for each node. The command overwrites no file.
 
-    The public keys are printed on standard output, each on a line `NAME KEY`.
+    The command prints the public keys on standard output, each on a line `NAME KEY`.
 
     Examples:
         dpwa keys new w1 w2
@@ -65,12 +67,13 @@ def add(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="PUBLIC_KEY_OR_FILE", help="The node's public key, or its file NAME.pub."
+            metavar="PUBLIC_KEY_OR_FILE",
+            help="The public key of the node, or the file NAME.pub with this key.",
         ),
     ],
     keys: Keys = KEYS,
 ) -> None:
-    """Allow a node to connect with its public key. Running nodes notice this within seconds.
+    """Allow a node to connect, by its public key. Running nodes notice the change within seconds.
 
     Examples:
         dpwa keys add w3 w3.pub
@@ -100,7 +103,7 @@ def add(
 
 @app.command()
 def remove(name: Name, keys: Keys = KEYS) -> None:
-    """Revoke the key of a node. Running nodes notice this within seconds.
+    """Revoke the key of a node. Running nodes notice the change within seconds.
 
     Examples:
         dpwa keys remove w3
@@ -121,7 +124,7 @@ def list_keys(
     keys: Keys = KEYS,
     as_json: JsonOption = False,
 ) -> None:
-    """List the allowed nodes, and the nodes whose secret keys are in this folder.
+    """List the allowed nodes, and the nodes whose secret keys are in the folder of the keys.
 
     Examples:
         dpwa keys list --json

@@ -39,7 +39,7 @@ COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magent
 
 
 class NodeConsole:
-    """Shows the output of the nodes, and reports their ends. Lines begin with the node's name.
+    """Shows the output of the nodes, and reports nodes that end. Lines begin with the node's name.
 
     The names are coloured if the stream is a terminal with colours, unless NO_COLOR is set.
     """
@@ -60,7 +60,7 @@ class NodeConsole:
         self._tracebacks: dict[str, list[str]] = {}  # unfinished, of stopping nodes
 
     def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show a line of a node. If nodes are stopped, hide tracebacks of `KeyboardInterrupt`."""
+        """Show a line of a node's output. In a stop, hide tracebacks of `KeyboardInterrupt`."""
         is_in_traceback = node in self._tracebacks or (self._stopping and line == TRACEBACK)
         if stream == "stderr" and is_in_traceback:
             self._tracebacks.setdefault(node, []).append(line)
@@ -75,7 +75,7 @@ class NodeConsole:
             self._write("stderr", f"{self._prefix(node, 'stderr')} {line}")
 
     def show_exit(self, node: str, code: int) -> None:
-        """Report a failed node, unless the launcher is stopping the nodes."""
+        """Report the exit code of a failed node, unless the launcher is stopping the nodes."""
         self._end_traceback(node)
         if code and not self._stopping:
             number = self._restarts[node]
@@ -100,7 +100,7 @@ class NodeConsole:
         self._write("stderr", f"dpwa launch: {text}")
 
     def give_up_unread_streams(self) -> None:
-        """Discard the remaining output to a stream whose reader has ended or does not read."""
+        """Discard the remaining output to each stream that no program reads."""
         for stream in self._streams.values():
             if not _is_read(stream):
                 discard(stream)
@@ -134,7 +134,7 @@ def _is_read(stream: TextIO) -> bool:
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null, so that its last flush neither fails nor blocks."""
+    """Redirect a stream to /dev/null, so that a later flush of the stream cannot fail or block."""
     with suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -186,7 +186,7 @@ class NodeLogs(Closeable):
         except OSError as error:
             self.close()
             raise UserError(
-                f"cannot write {path}: {error.strerror} (--log-dir) [DPWA-E077]"
+                f"--log-dir: {path} cannot be written ({error.strerror}) [DPWA-E077]"
             ) from None
 
     def write(self, node: str, line: str) -> None:
@@ -226,7 +226,9 @@ class EngineName(str, enum.Enum):
 def launch(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND", help="The program to run and its arguments."),
+        typer.Argument(
+            metavar="COMMAND", help="The program that each node runs, and its arguments."
+        ),
     ],
     count: Annotated[
         int | None,
@@ -234,33 +236,41 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes in this file."),
+        typer.Option(
+            "-c", "--config", metavar="FILE", help="Start the nodes that this configuration lists."
+        ),
     ] = None,
     restart: Annotated[
         str,
         typer.Option(
             metavar="no|on-failure[:N]",
-            help=f"Restart a failed node at most N times, by default {DEFAULT_RESTARTS} times.",
+            help=f"Restart each failed node at most N times. By default, N is {DEFAULT_RESTARTS}.",
         ),
     ] = "no",
     spare: Annotated[
         bool,
         typer.Option(
-            "--spare", help="With --restart, keep a spare process that has imported torch already."
+            "--spare", help="Keep a process with torch imported for the next restart (--restart)."
         ),
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start the nodes of this host. FILE lists all hosts."),
+        typer.Option(
+            metavar="FILE", help="Start the nodes of this host. FILE lists all hosts of the run."
+        ),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="Name of this host in the file of --nodes-from."),
+        typer.Option(
+            metavar="HOST", help="The name of this host in the list of hosts (--nodes-from)."
+        ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_PORT, help="With --nodes-from, first port on each host. Default: 20470."
+            min=1,
+            max=MAX_PORT,
+            help="First port of each host (--nodes-from). The default is 20470.",
         ),
     ] = None,
     engine: Annotated[
@@ -269,7 +279,9 @@ def launch(
     ] = EngineName.local,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="CPU=1,...", help="With --engine ray, the resources of each node."),
+        typer.Option(
+            metavar="CPU=1,...", help="Resources that Ray reserves for each node (--engine ray)."
+        ),
     ] = None,
     log_dir: Annotated[
         Path | None,
@@ -282,35 +294,34 @@ def launch(
 ) -> None:
     """Run COMMAND once for each node, as processes on this machine or on a Ray cluster.
 
-    With -c, the command starts all nodes in the file, or only the first N nodes with -n. With -n
-    alone, it writes a configuration for N nodes w1, w2, ... on free ports. With --nodes-from, you
-    run the same command on each host. The file is a list of hosts such as `10.0.0.1 slots=4`, and
-    the command starts the nodes of the host that it runs on. Names, ranks and ports (from --port
-    on) are the same on all hosts. With --engine ray, each node runs in a Ray actor. docs/launch.md
-    explains --nodes-from and --engine ray.
+    With -c, the launcher starts all nodes in the configuration. With -c and -n, it starts only the
+    first N of these nodes. With -n alone, the launcher writes a configuration for N nodes w1, w2,
+    ... on free ports. With --nodes-from, run the same `dpwa launch` on each host. FILE has lines
+    such as `10.0.0.1 slots=4`, and each launcher starts the nodes of its own host. All hosts give
+    the nodes the same names, ranks and ports (from --port on). With --engine ray, each node runs in
+    a Ray actor. docs/launch.md explains --nodes-from and --engine ray.
 
-    The command tells each process its node by environment variables: DPWA_NAME, DPWA_CONFIG (the
-    path of the configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with
-    --nodes-from, DPWA_RUN_ID. If OMP_NUM_THREADS is not set, the command sets it so that the nodes
-    share the cores. Each line of output begins with the name of its node. Nodes cannot read from
-    the terminal.
+    The launcher sets environment variables for each process: DPWA_NAME (the name of the node),
+    DPWA_CONFIG (the path of the configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and,
+    except with --nodes-from, DPWA_RUN_ID. If OMP_NUM_THREADS is not set, the launcher divides the
+    cores among the nodes. Each line of output begins with the name of the node that wrote the line.
+    Nodes cannot read from the terminal.
 
-    One Ctrl-C stops all nodes and all processes that they started. The nodes get SIGINT, then
-    SIGTERM after 5 s, then SIGKILL after 2 s more. A second Ctrl-C kills them at once. SIGTERM,
-    SIGHUP and SIGQUIT stop the nodes in the same way, but the nodes first get that signal. SIGUSR1,
-    SIGUSR2 and SIGXCPU are only passed on to the nodes. If the launcher itself is killed (SIGKILL),
-    COMMAND is killed, too, but not the processes that COMMAND started, such as the programs of a
-    shell script.
+    One Ctrl-C stops all nodes and all processes that the nodes started. The nodes get SIGINT,
+    SIGTERM after 5 s, and SIGKILL after 2 s more. A second Ctrl-C kills the nodes at once. After
+    SIGTERM, SIGHUP or SIGQUIT, the nodes get that signal instead of SIGINT. The launcher passes
+    SIGUSR1, SIGUSR2 and SIGXCPU on to the nodes. If SIGKILL ends the launcher, COMMAND is killed,
+    too. Processes that COMMAND started, such as the programs of a shell script, continue.
 
-    If a node fails, the command reports it, and the other nodes continue. With --restart
-    on-failure, the command restarts the node under its name, and the node adopts the state of a
+    If a node fails, the launcher reports the failure, and the other nodes continue. With --restart
+    on-failure, the launcher restarts the node under its name. The new process adopts the state of a
     peer. A node that ends without `finish` has failed, even with exit code 0. If your script never
-    calls `finish`, set `needs_finish: false`. A node has also failed if its model is not finite at
-    the end, if it finished alone although other nodes have not failed, or if most of its peers
-    still have different parameters. Such a node is not restarted.
+    calls `finish`, set `needs_finish: false`. A node also fails in `finish` if its
+    model is not finite, if most of its peers still have different parameters, or if it finished
+    alone although other nodes have not failed. The launcher does not restart such a node.
 
-    The exit code is 0 if all nodes succeeded, 1 if a node failed, 2 for wrong usage, a wrong
-    configuration or command, or a port in use, and 130 after Ctrl-C.
+    The exit code is 0 if all nodes succeeded, and 1 if a node failed. It is 2 for wrong usage, a
+    wrong configuration or command, or a port in use. It is 130 after Ctrl-C.
 
     Examples:
         dpwa launch -n 4 -- python train.py --epochs 3
@@ -347,7 +358,7 @@ def launch(
 
 
 def restarts_of(policy: str) -> int:
-    """Return the number of restarts of a policy such as `on-failure:5`."""
+    """Return the number of restarts that a policy such as `on-failure:5` allows."""
     kind, colon, count = policy.partition(":")
     if kind == "no" and not colon:
         return 0
@@ -415,7 +426,7 @@ def _summary(count: int, failed: Sequence[str]) -> str:
 def _local_run(
     spec: LaunchSpec, count: int | None, config: Path | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield a run on this machine. Its configuration exists until the block ends."""
+    """Prepare a run on this machine. The configuration of the run exists until the block ends."""
     from dpwa.launch import local_config
     from dpwa.launch.configs import run_folder
 
@@ -432,7 +443,7 @@ def _local_run(
 def _hosts_run(
     spec: LaunchSpec, count: int | None, file: Path, host: str | None, first_port: int | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield the part of a run that this machine starts, if a file lists the hosts of the run."""
+    """Prepare this machine's part of a run. `file` lists the hosts of the run."""
     from dpwa.launch import require_free_addresses
     from dpwa.launch.configs import write_config
     from dpwa.launch.hostfile import nodes_of, own_line, read_hostfile
@@ -458,7 +469,7 @@ def _hosts_run(
 def _ray_run(
     spec: LaunchSpec, count: int, resources: Mapping[str, float]
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield a run whose nodes are Ray actors. The actors exist until the block ends."""
+    """Prepare a run with a Ray actor for each node. The actors exist until the block ends."""
     from dpwa.config import NodeConfig
     from dpwa.launch.configs import write_config
     from dpwa.launch.engine import carried
@@ -480,7 +491,7 @@ def _ray_run(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Yield a new folder for a configuration. Make paths in variables absolute before that."""
+    """Yield a new folder for a configuration, and make paths in environment variables absolute."""
     from dpwa.launch.configs import run_folder
     from dpwa.launch.engine import absolute_paths
 
@@ -512,6 +523,6 @@ def _require_enough(count: int | None, listed: int, file: Path) -> None:
 
 
 def _require(is_so: bool, message: str) -> None:
-    """Raise an error about the command line with this message, unless `is_so`."""
+    """Raise an error about the command line with this message if `is_so` is false."""
     if not is_so:
         raise typer.BadParameter(message)

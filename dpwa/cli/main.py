@@ -1,4 +1,4 @@
-"""The command `dpwa` with its subcommands. It prints errors and sets exit codes."""
+"""The command `dpwa` with its subcommands. The command prints errors and sets exit codes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
 
 
 def _explained(command: Any) -> Any:
-    """Make help show the whole summary and each example on its own line. Return the command."""
+    """Format the help text of a command, with each example on its own line. Return the command."""
     text = command.help or ""
     command.short_help = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
     command.help = text.replace("Examples:\n", "\b\nExamples:\n")

@@ -33,8 +33,9 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run. The default is the run that `dpwa launch` started in "
-        "this folder, else the dpwa.yaml of this folder, else the newest run on this machine.",
+        help="The configuration of the run. Without this option, the command uses the run that "
+        "`dpwa launch` started in this folder. If there is no such run, it uses the dpwa.yaml of "
+        "this folder, or the newest run on this machine.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -51,8 +52,8 @@ AsOption = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
-        help="If the run uses keys, the node whose secret key this command uses. The default is "
-        "the first node with a secret key in the folder `keys`.",
+        help="Use the secret key of node NAME, if the run uses keys. The default is the first node "
+        "that has a secret key in the folder `keys`.",
     ),
 ]
 IntervalOption = Annotated[
@@ -67,7 +68,7 @@ IntervalOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of the run logs.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder with the run logs.")]
 RunNumber = Annotated[
     int | None,
     typer.Option(
@@ -82,14 +83,14 @@ AtOption = Annotated[
     typer.Option(
         "--at",
         metavar="ADDRESS",
-        help="The address of any running node, such as 10.0.0.1:7000. This node reports on the "
-        "others. If the run uses keys, give the node's name, too (w1@10.0.0.1:7000), and -c.",
+        help="The address of any running node, such as 10.0.0.1:7000. This node reports on all "
+        "other nodes. If the run uses keys, also give its name (w1@10.0.0.1:7000) and -c.",
     ),
 ]
 
 
 def gone(option: str, instead: str) -> Any:
-    """Return a hidden option that was removed. Using it raises an error with the replacement."""
+    """Return a hidden option for a removed option. Its use raises an error with the replacement."""
 
     def refuse(value: str | None) -> None:
         if value is not None:
@@ -99,15 +100,16 @@ def gone(option: str, instead: str) -> Any:
 
 
 def run_of(config: Path | None) -> Path:
-    """Return the given configuration, or else the configuration of `run_here`."""
+    """Return the given configuration. If it is `None`, return the one of a run on this machine."""
     return config or run_here().config
 
 
 def run_here(otherwise: str = "") -> LaunchedRun:
-    """Return a run on this machine. Print which run it is, and which other runs there are.
+    """Choose a run on this machine if the user named no run, and print the choice and other runs.
 
-    It is the run launched in this folder, else the run of its dpwa.yaml, else the newest run.
-    The error ends with `otherwise`, which names an alternative to -c.
+    The first choice is the run that was launched in this folder. The second choice is the run of
+    the dpwa.yaml in this folder, and the third choice is the newest run. The error ends with
+    `otherwise`, which names an alternative to -c.
     """
     from dpwa.config.load import settings_in
     from dpwa.discovery.connect import FILE
@@ -143,7 +145,7 @@ def _described(run: LaunchedRun) -> str:
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
-    """Watch the run that the options name, or else `run_here`. The caller closes the `Watch`."""
+    """Watch the run that the options name, or a run on this machine. The caller closes `Watch`."""
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch

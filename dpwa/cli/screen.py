@@ -1,4 +1,4 @@
-"""The output of all commands: tables that fit the terminal, and files.
+"""The output of all commands. Tables fit the terminal, and files are not overwritten.
 
 If a terminal is too narrow for a table, each row is printed as several lines, so that no word is
 broken. If standard output is not a terminal, each row is one line of any length, for `grep`, `cut`
@@ -83,7 +83,7 @@ def table(
 
 
 def plain(text: str) -> RenderableType:
-    """Return text that is shown literally, without markup, and wrapped between words."""
+    """Return a text that rich shows without markup, and wraps between words."""
     from rich.text import Text
 
     return Text(text, overflow="fold")
@@ -120,13 +120,15 @@ def open_browser(address: str) -> None:
 
 
 def require_new(output: Path, *, force: bool) -> None:
-    """Raise an error if a file exists, unless `force`. Call this before long work."""
+    """Raise an error if a file exists, unless `force` is true. Call this before long work."""
     if not force and os.path.lexists(output):
-        raise UserError(f"{output}: already exists. Use --force to overwrite it [DPWA-E023]")
+        raise UserError(
+            f"{output}: the file already exists. Use --force to overwrite it [DPWA-E023]"
+        )
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
-    """Write a file, and report this. An existing file is overwritten only with `force`.
+    """Write a file, and print its path. An existing file is overwritten only with `force`.
 
     The file `-` stands for standard output.
     """
@@ -139,5 +141,7 @@ def write_new(output: Path, text: str, *, force: bool) -> None:
         with output.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror}) [DPWA-E024]") from None
+        raise UserError(
+            f"{output}: the file cannot be written ({error.strerror}) [DPWA-E024]"
+        ) from None
     typer.echo(f"{output}: written", err=True)

@@ -39,7 +39,7 @@ class SimGroup(TyperGroup):
         return [piece for piece in super().collect_usage_pieces(ctx) if piece]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the subcommand if one was given, or else simulate."""
+        """Run the subcommand, or simulate the scenario if there is no subcommand."""
         if not ctx._protected_args:
             return super().invoke(ctx)
         words: list[str] = [*ctx._protected_args, *ctx.args]
@@ -68,21 +68,23 @@ def sim(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A YAML file with a scenario, or the name of an included scenario.",
+            help="A YAML file with a scenario, or the name of a scenario that dpwa includes.",
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key of the scenario. Can be repeated."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the scenario. You can repeat this option.",
         ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="Simulate one run for each value of the key. If the option is repeated, simulate "
-            "one run for each combination.",
+            help="Simulate one run for each value of the key. If you repeat this option, each "
+            "combination of values is simulated.",
         ),
     ] = None,
     repeat: Annotated[
@@ -91,7 +93,7 @@ def sim(
             metavar="N",
             min=1,
             max=MAX_REPEATS,
-            help="Simulate each run N times, each time with the next seed.",
+            help="Simulate each run N times, with seeds that rise by 1.",
         ),
     ] = 1,
     processes: Annotated[
@@ -101,30 +103,31 @@ def sim(
             "--processes",
             metavar="N",
             min=1,
-            help="Number of runs to simulate at the same time. The default is one per core.",
+            help="Number of runs to simulate at the same time. The default is the number of cores.",
         ),
     ] = None,
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write files with samples, nodes and events to DIR."
+            "--out", metavar="DIR", help="Write the samples, nodes and events to files in DIR."
         ),
     ] = None,
     _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,
 ) -> None:
-    """Simulate a run of many nodes in virtual time, and compare settings.
+    """Simulate a run of many nodes in virtual time, or compare runs with different settings.
 
     The included scenarios are datacenter, two-datacenters, home-broadband, spot-instances and
     one-straggler.
 
-    With --set and --sweep, you can set the keys of a scenario (nodes, rounds, network.latency_ms,
-    compute.stragglers.0.slower, ...) and the settings of a configuration (algorithm, topology,
-    interpolation, codec, ...). docs/simulator.md lists the keys and the limits of the simulation.
-    The same seed gives the same result.
+    --set and --sweep set keys of the scenario (nodes, rounds, network.latency_ms,
+    compute.stragglers.0.slower, ...) and settings of the nodes (algorithm, topology, interpolation,
+    codec, ...). docs/simulator.md lists the keys and the limits of the simulation. Two simulations
+    with the same seed have the same result.
 
-    On Ctrl-C or SIGTERM, the simulation stops, and the results so far are printed and written. With
-    several processes, only finished runs are printed. The exit code is then 130 or 143.
+    On Ctrl-C or SIGTERM, the command stops the simulation, and prints and writes the results so
+    far. With several processes, these are the results of the finished runs. The exit code is then
+    130 or 143.
 
     Examples:
         dpwa sim one-straggler

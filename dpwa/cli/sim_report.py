@@ -40,7 +40,7 @@ class Case:
         return sum(figures.reached for figures in self.figures)
 
     def middle(self, figure: str) -> float | None:
-        """Return the median of a figure over the runs, or `None` if half the runs have none."""
+        """Return the median of a figure over the runs. `None` if half the runs lack this figure."""
         values = [getattr(figures, figure) for figures in self.figures]
         known = [math.inf if value is None or math.isnan(value) else value for value in values]
         found = median(known) if known else None
@@ -66,14 +66,14 @@ class Comparison:
 
     @cached_property
     def quality(self) -> str:
-        """The figure that compares models: accuracy, else loss, else consensus distance."""
+        """The figure to compare models by: accuracy, or loss, or the consensus distance."""
         cases = [case for case in self.cases if case.figures]
         known = (f for f in ("accuracy", "loss") if all(c.middle(f) is not None for c in cases))
         return next(known, "consensus_distance") if cases else "consensus_distance"
 
     @cached_property
     def best(self) -> Case | None:
-        """The case that reaches the target first. Without a target, the case with the best model.
+        """The settings whose runs reach the target first. Without a target, the best model decides.
 
         `None` if runs were stopped, because their lengths then differ.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
-_NOT_THERE = tuple(health.value for health in ABSENT)  # these are not asked, whatever their score
+_NOT_THERE = tuple(health.value for health in ABSENT)  # nodes do not fetch from these
 _ENDED = tuple(health.value for health in HAVE_ENDED)
 _ABSENT = (*_NOT_THERE, "silent")
 _REFUSED = tuple(health.value for health in REFUSED)
@@ -41,7 +41,7 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show clock, steps, loss, scores, traffic and memory of every node.
+    """Show the training clock, steps, loss, scores, traffic and memory of every node.
 
     If the run has `join`, the command also asks all members that the nodes know. A peer has a high
     score, up to 1000, if fetches from it succeed. Nodes fetch more often from a peer with a high
@@ -126,7 +126,7 @@ def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
-    return "; ".join(parts)
+    return "\n".join(parts)
 
 
 def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
@@ -171,9 +171,9 @@ def _number(value: float | None, otherwise: str) -> str:
 
 
 def _peer(peer: PeerReport) -> str:
-    """Return a peer's name, its score unless it is absent, and its problem if it has one."""
+    """Return a peer's name with the score and the problem, if the peer has them."""
     if peer.heard_s is None:
-        return f"{peer.name} (never seen)"
+        return f"{peer.name} (no message yet)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
     if peer.health not in ("alive", "unknown"):
         remarks.append(peer.health.replace("_", " "))
@@ -181,14 +181,14 @@ def _peer(peer: PeerReport) -> str:
         ago = f"{screen.age(peer.heard_s)} ago"
         if peer.health in _ENDED:
             return f"{peer.name} ({peer.health} {ago})"
-        remarks.append(f"heard {ago}")
+        remarks.append(f"last message {ago}")
     return f"{peer.name} ({', '.join(remarks)})"
 
 
 def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
-    """Return the time since any peer last heard from a node that does not answer, if known."""
+    """Return the time since the last message of a silent node to any peer, as a sentence."""
     told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
     ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
         return f". Its last message was {screen.age(min(ages))} ago"
-    return ". Its peers never saw it" if None in told else ""
+    return ". No peer has received a message from it" if None in told else ""

@@ -100,7 +100,7 @@ def _show_once(watch: Watch, look: ViewChoices, *, as_json: bool) -> None:
         tried = ", ".join(
             f"{node.endpoint} ({node.problem or 'no answer in time'})" for node in view.nodes
         )
-        typer.echo(f"dpwa: no node answers. Tried {tried}", err=True)
+        typer.echo(f"dpwa: no node answers. The command asked {tried}", err=True)
         raise typer.Exit(exit_codes.UNREACHABLE)
 
 
@@ -134,7 +134,7 @@ def _print(
 
 
 def _plain_data(view: RunView, rows: Iterable[NodeRow], events: Iterable[RunEvent]) -> JsonObject:
-    """Return all values of a run for JSON. A number that is NaN or infinite becomes `None`."""
+    """Return all values of a run for the JSON output. NaN and infinite numbers become `None`."""
     endpoints = {node.name: node.endpoint for node in view.nodes}
     found: JsonObject = _finite(
         {
@@ -156,7 +156,7 @@ def _finite(value: Any) -> Any:
 
 
 def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
-    """Redraw the screen with the newest values at each interval, until the user ends this."""
+    """Redraw the screen with the newest values at each interval, until the user quits."""
     from rich.console import Group
 
     from dpwa.cli.top_page import Shown, screen_of

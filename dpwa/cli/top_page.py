@@ -112,7 +112,7 @@ def _foot(count: int, look: ViewChoices, width: int) -> Text:
 
 
 def _line(parts: Iterable[str], width: int, style: str = "") -> Text:
-    """Return the parts in one line, which is truncated to `width` columns."""
+    """Join the parts to one line, and truncate the line to `width` columns."""
     line = Text("  ".join(filter(None, parts)), style)
     line.truncate(width, overflow="ellipsis")
     return line
@@ -148,7 +148,7 @@ def _notable(shown: Shown) -> list[RunEvent]:
 def _list(
     shown: Shown, rows: Sequence[NodeRow], page: str, width: int
 ) -> tuple[str, Sequence[Text]]:
-    """Return the title and the lines of the page of problems, events or keys."""
+    """Return the title and the lines of a page. The page shows problems, events or keys."""
     if page == "matters":
         return "problems", _matters(rows, width) or [Text("  no problems")]
     if page == "events":
@@ -185,7 +185,7 @@ def _title(text: str, width: int) -> list[Text]:
 
 
 def _hanging(rows: Sequence[tuple[str, str, str]], width: int) -> list[Text]:
-    """Return rows (first cell, text, style) as lines. The text is wrapped beside the first cell."""
+    """Lay out rows (first cell, text, style). A long text is wrapped beside the first cell."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
@@ -214,7 +214,7 @@ def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], width: int) -> l
 
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
-    """Return the width of each column that fits, by the name of the column."""
+    """Return the width of each column for which the screen has room, by the column's name."""
     found, left = dict[str, int](), width - 1  # one column is for the sign
     unknown = missing(rows)
     needed = {
@@ -266,7 +266,7 @@ def _matters(rows: Sequence[NodeRow], width: int) -> list[Text]:
 
 
 def _told(events: Iterable[RunEvent], shown: Shown) -> list[tuple[str, str, str]]:
-    """Return the time and the text of each event, as rows for `_hanging`."""
+    """Return a row (time, text, style) for each event."""
     wide = min(max([1, *(len(other.about) for other in shown.events)]), MAX_ABOUT_COLUMNS)
     rows = []
     for event in events:
@@ -285,7 +285,7 @@ def word_of(row: NodeRow) -> str:
 
 
 def sign_of(row: NodeRow) -> str:
-    """Return the sign before a node: `X`, `!`, `?` if it has not answered, or a blank."""
+    """Return the sign before a node: `X`, `!`, `?` (no answer yet) or a blank."""
     severities = {verdict.severity for verdict in row.verdicts}
     if "bad" in severities:
         return SIGNS["bad"]
@@ -362,7 +362,7 @@ SORTS = {column.name: column.key for column in COLUMNS.values() if column.key}
 
 
 def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
-    """Return the rows, smallest value first. Rows without a known value are last.
+    """Return the rows, sorted by the values of a column. Rows without a known value are last.
 
     If `by` is `state`, nodes with a problem are first.
     """
@@ -373,7 +373,7 @@ def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) 
 
 
 def sparkline(losses: Sequence[float], width: int) -> str:
-    """Return losses as block characters, oldest first. If they do not fit, every n-th is shown."""
+    """Return losses as block characters, oldest first. Without room, only every n-th is shown."""
     every = max(-(-len(losses) // width), 1)
     newest = losses[::-every][::-1]
     finite = [loss / 2 for loss in newest if math.isfinite(loss)]  # half, so no overflow

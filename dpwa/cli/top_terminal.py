@@ -1,4 +1,4 @@
-"""The terminal of `dpwa top`. It reads single keys and signals, and is restored at the end."""
+"""The terminal of `dpwa top`. `Terminal` reads single keys and signals, without echo."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Terminal:
             self.begin()
 
     def _pause(self) -> None:
-        """Stop this process after Ctrl-Z. It continues when the shell sends SIGCONT."""
+        """Suspend this process after Ctrl-Z, until the shell sends SIGCONT."""
         self.end()
         previous = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
@@ -129,7 +129,7 @@ class Terminal:
 
 @contextmanager
 def open_terminal(console: Console) -> Iterator[Terminal]:
-    """Yield the terminal, and restore it after the block. Signals do not interrupt the block.
+    """Yield the terminal, and restore its mode after the block. Signals do not interrupt the block.
 
     If a signal other than SIGINT ended the block, this function raises that signal again.
     """
@@ -154,7 +154,7 @@ def open_terminal(console: Console) -> Iterator[Terminal]:
 
 
 def _note(number: int, frame: object) -> None:
-    """Do nothing about a signal, because Python writes its number to the pipe."""
+    """Ignore a signal. Python writes the signal's number to the pipe of `set_wakeup_fd`."""
 
 
 def _has_keys() -> bool:

@@ -22,15 +22,20 @@ def _print_short(is_asked: bool) -> None:
 
 VersionOption = Annotated[
     bool,
-    typer.Option("--version", callback=_print_short, is_eager=True, help="Show the version."),
+    typer.Option(
+        "--version",
+        callback=_print_short,
+        is_eager=True,
+        help="Print the version of dpwa, and exit.",
+    ),
 ]
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Print the versions of dpwa, its protocol, Python and other packages, and the platform.
+    """Print the versions of dpwa, of its protocol, of Python and of packages, and the platform.
 
-    Nodes with different versions of the protocol refuse each other. The output lists the installed
-    packages that dpwa or one of its extras needs. Add the output to every bug report.
+    Nodes with different versions of the protocol refuse each other. The output has the installed
+    packages that dpwa or an extra of dpwa needs. Add this output to every bug report.
 
     Examples:
         dpwa version

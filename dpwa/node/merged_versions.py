@@ -6,7 +6,7 @@ slower peer would have more weight. With `repeat: skip`, a node merges each vers
 update of a peer in the analysis of asynchronous gossip (X. Lian et al., Asynchronous Decentralized
 Parallel Stochastic Gradient Descent, 2018).
 
-A peer that has taken its last training step is not slow.x Nodes that still train merge this version
+A peer that has taken its last training step is not slow. Nodes that still train merge this version
 repeatedly, so that they do not end with a model of their own data alone. The peer marks this
 version as its last one, and the mark holds until the peer publishes a newer version.
 
