@@ -362,7 +362,7 @@ def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_un
         ([np.ones(1), np.ones(2, np.int64)], r"float64 \(got '\[1\]' int64\[2\]\)"),
         (np.ones(1, np.complex64), r"float64 \(got 'value' complex64\[1\]\)"),
         ([torch.ones(1).to(torch.float8_e4m3fn)], "float8_e4m3fn"),
-        ([1.0], "writable arrays, which can change in place"),
+        ([1.0], "the parameters cannot change in place"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused_before_anybody_waits(params, problem):
