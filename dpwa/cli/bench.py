@@ -43,8 +43,7 @@ def link(
         ),
     ] = None,
     serve: Annotated[
-        bool,
-        typer.Option("--serve", help="Send data to each machine that runs `dpwa bench link HOST`."),
+        bool, typer.Option("--serve", help="Answer machines that measure the link to this machine.")
     ] = False,
     port: Annotated[
         int, typer.Option(min=1, max=MAX_PORT, help="The port on which --serve listens.")

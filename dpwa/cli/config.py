@@ -28,7 +28,7 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
 ConfigOption = Annotated[
-    Path | None, typer.Option("-c", "--config", metavar="FILE", help="Another way to give FILE.")
+    Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same as FILE.")
 ]
 
 
@@ -61,7 +61,7 @@ def init(
     last_port = base_port + nodes - 1
     if last_port > MAX_PORT:
         raise UserError(
-            f"expected ports up to {MAX_PORT} (the last of {nodes} nodes would get {last_port})"
+            f"expected ports up to {MAX_PORT} (the last of {nodes} nodes would use {last_port})"
             " [DPWA-E021]"
         )
     try:
@@ -111,9 +111,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
     where: Annotated[
         bool,
-        typer.Option(
-            "--where", help="List the sources of the node's name and peers for `dpwa.connect`."
-        ),
+        typer.Option("--where", help="Show where `dpwa.connect` finds the node and its peers."),
     ] = False,
 ) -> None:
     """Print the settings in effect, including defaults and values from environment variables.
@@ -129,7 +127,7 @@ def show(
         _show_where(file)
         return
     if file is None:
-        raise UserError("expected a FILE, or the option --where [DPWA-E029]")
+        raise UserError("expected a FILE, or --where [DPWA-E029]")
     config = load_config(file)
     if as_json:
         typer.echo(json.dumps(config.to_mapping()))
@@ -151,7 +149,7 @@ def schema() -> None:
 
 def _one_of(file: Path | None, config_file: Path | None) -> Path | None:
     if file and config_file:
-        raise typer.BadParameter("expected only one FILE (got two, one of them by -c)")
+        raise typer.BadParameter("expected FILE only once, either with -c or without")
     return file or config_file
 
 
@@ -163,5 +161,5 @@ def _show_where(file: Path | None) -> None:
         typer.echo(line)
     if not discovery.is_complete:
         raise UserError(
-            "the sources above have neither the name of this node nor its peers [DPWA-E038]"
+            "found neither the name of this node nor its peers in these places [DPWA-E038]"
         )

@@ -20,7 +20,7 @@ LARGEST_SEED = 2**32 - 1
 def demo(
     nodes: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="Number of nodes.")] = 4,
     out_dir: Annotated[
-        Path, typer.Option(help="The folder for the plot, the results and the run logs.")
+        Path, typer.Option(help="The folder for the picture, the figures and the run logs.")
     ] = Path("demo-output"),
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of training steps of each node.")

@@ -31,9 +31,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")]
 Keys = Annotated[
     Path,
-    typer.Option(
-        "--keys", metavar="DIR", help="The folder of the keys. A missing folder is created."
-    ),
+    typer.Option("--keys", metavar="DIR", help="The folder of the keys. It is created if needed."),
 ]
 KEYS = Path("keys")
 
@@ -67,8 +65,7 @@ def add(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="PUBLIC_KEY_OR_FILE",
-            help="The public key of the node, or the file NAME.pub with this key.",
+            metavar="PUBLIC_KEY_OR_FILE", help="The node's public key, or its file NAME.pub."
         ),
     ],
     keys: Keys = KEYS,

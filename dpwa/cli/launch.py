@@ -186,7 +186,7 @@ class NodeLogs(Closeable):
         except OSError as error:
             self.close()
             raise UserError(
-                f"--log-dir: {path} cannot be written ({error.strerror}) [DPWA-E077]"
+                f"cannot write {path}: {error.strerror} (--log-dir) [DPWA-E077]"
             ) from None
 
     def write(self, node: str, line: str) -> None:
@@ -226,9 +226,7 @@ class EngineName(str, enum.Enum):
 def launch(
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="COMMAND", help="The program that each node runs, and its arguments."
-        ),
+        typer.Argument(metavar="COMMAND", help="The program to run and its arguments."),
     ],
     count: Annotated[
         int | None,
@@ -236,41 +234,33 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "-c", "--config", metavar="FILE", help="Start the nodes that this configuration lists."
-        ),
+        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes in this file."),
     ] = None,
     restart: Annotated[
         str,
         typer.Option(
             metavar="no|on-failure[:N]",
-            help=f"Restart each failed node at most N times. By default, N is {DEFAULT_RESTARTS}.",
+            help=f"Restart a failed node at most N times, by default {DEFAULT_RESTARTS} times.",
         ),
     ] = "no",
     spare: Annotated[
         bool,
         typer.Option(
-            "--spare", help="Keep a process with torch imported for the next restart (--restart)."
+            "--spare", help="With --restart, keep a spare process that has imported torch already."
         ),
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Start the nodes of this host. FILE lists all hosts of the run."
-        ),
+        typer.Option(metavar="FILE", help="Start the nodes of this host. FILE lists all hosts."),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST", help="The name of this host in the list of hosts (--nodes-from)."
-        ),
+        typer.Option(metavar="HOST", help="Name of this host in the file of --nodes-from."),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=MAX_PORT,
-            help="First port of each host (--nodes-from). The default is 20470.",
+            min=1, max=MAX_PORT, help="With --nodes-from, first port on each host. Default: 20470."
         ),
     ] = None,
     engine: Annotated[
@@ -279,9 +269,7 @@ def launch(
     ] = EngineName.local,
     resources: Annotated[
         str | None,
-        typer.Option(
-            metavar="CPU=1,...", help="Resources that Ray reserves for each node (--engine ray)."
-        ),
+        typer.Option(metavar="CPU=1,...", help="With --engine ray, the resources of each node."),
     ] = None,
     log_dir: Annotated[
         Path | None,

@@ -55,7 +55,7 @@ def plan(
             "-c",
             "--config",
             metavar="FILE",
-            help="Configuration with your settings. Without a file, all settings have defaults.",
+            help="Configuration with your settings. Without it, all settings are the defaults.",
         ),
     ] = None,
     nodes: Annotated[
@@ -71,19 +71,15 @@ def plan(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="File with the output of `dpwa bench link --json`."),
+        typer.Option(metavar="FILE|-", help="A file with the output of `dpwa bench link --json`."),
     ] = None,
     latency_ms: Annotated[
         float | None,
-        typer.Option(
-            metavar="MS", help="Round-trip time of the link in ms, if there is no --link."
-        ),
+        typer.Option(metavar="MS", help="Without --link, round-trip time in milliseconds."),
     ] = None,
     bandwidth_mbps: Annotated[
         float | None,
-        typer.Option(
-            metavar="MBIT", help="Bandwidth of the link in Mbit/s, if there is no --link."
-        ),
+        typer.Option(metavar="MBIT", help="Without --link, payload in 10^6 bits per second."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,7 +102,7 @@ def plan(
     base = _config_of(config)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
-        raise UserError(f"{config}: expected at least 2 nodes. Set the number by -n N [DPWA-E271]")
+        raise UserError(f"{config}: expected at least 2 nodes. Give their number by -n [DPWA-E271]")
     setting = Setting(_layout_of(parameters, dtype), count, step_ms / 1000, figures)
     rows = list(_rows(base, setting))
     if as_json:

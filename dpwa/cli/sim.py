@@ -68,23 +68,21 @@ def sim(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A YAML file with a scenario, or the name of a scenario that dpwa includes.",
+            help="A YAML file with a scenario, or the name of an included scenario.",
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a key of the scenario. You can repeat this option.",
+            "--set", metavar="KEY=VALUE", help="Override a key of the scenario. Can be repeated."
         ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="Simulate one run for each value of the key. If you repeat this option, each "
-            "combination of values is simulated.",
+            help="Simulate one run for each value of the key. If the option is repeated, simulate "
+            "one run for each combination.",
         ),
     ] = None,
     repeat: Annotated[
@@ -93,7 +91,7 @@ def sim(
             metavar="N",
             min=1,
             max=MAX_REPEATS,
-            help="Simulate each run N times, with seeds that rise by 1.",
+            help="Simulate each run N times, each time with the next seed.",
         ),
     ] = 1,
     processes: Annotated[
@@ -103,14 +101,14 @@ def sim(
             "--processes",
             metavar="N",
             min=1,
-            help="Number of runs to simulate at the same time. The default is the number of cores.",
+            help="Number of runs to simulate at the same time. The default is one per core.",
         ),
     ] = None,
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write the samples, nodes and events to files in DIR."
+            "--out", metavar="DIR", help="Write files with samples, nodes and events to DIR."
         ),
     ] = None,
     _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,

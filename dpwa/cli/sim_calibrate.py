@@ -20,7 +20,7 @@ def calibrate(
             "-o",
             "--out",
             metavar="FILE",
-            help="File to write the scenario to. Without it, the command prints the scenario.",
+            help="File for the scenario. Without this option, the scenario is printed.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,

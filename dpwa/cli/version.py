@@ -22,12 +22,7 @@ def _print_short(is_asked: bool) -> None:
 
 VersionOption = Annotated[
     bool,
-    typer.Option(
-        "--version",
-        callback=_print_short,
-        is_eager=True,
-        help="Print the version of dpwa, and exit.",
-    ),
+    typer.Option("--version", callback=_print_short, is_eager=True, help="Show the version."),
 ]
 
 
