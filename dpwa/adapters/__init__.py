@@ -1,1 +1,1 @@
-"""Adapters, which gossip the models of a training framework."""
+"""Adapters, with which nodes exchange and average the models of a training framework."""

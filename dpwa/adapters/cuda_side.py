@@ -85,7 +85,7 @@ class _Device:
             return self._stream.record_event(), summed_on_host
 
     def bring(self, values: torch.Tensor) -> torch.Tensor:
-        """Start to copy a tile's values to the device. The current stream waits for the copy."""
+        """Start to copy values to the device. The current CUDA stream waits for this copy."""
         current = torch.cuda.current_stream(self._device)
         self._passed.append(current.record_event())
         room = self._ring[self._brought % _RING][: values.nbytes].view(values.dtype)
@@ -100,7 +100,7 @@ class _Device:
 
 
 class CudaSide(DeviceSide):
-    """Copies and merges tensors of which some or all are on CUDA devices."""
+    """Copies and merges a module's tensors, some or all of which are on CUDA devices."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         super().__init__(tiles)
@@ -110,7 +110,7 @@ class CudaSide(DeviceSide):
 
     @torch.inference_mode()
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
-        """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
+        """Start to copy every tensor to its place in `data`, a snapshot of shape `(nbytes,)`.
 
         The caller may change the tensors on the current stream at once. It must not touch the
         snapshot before the copy `is_ready`.
@@ -136,7 +136,7 @@ class CudaSide(DeviceSide):
         return all(tile.is_sound(tile.view_in(flat)) for tile in self._tiles)
 
     def _pin(self, data: ByteArray) -> None:
-        """Pin the memory of a slot if possible, so that transfers do not block the host.
+        """Pin a snapshot's memory if possible, so that CUDA transfers do not block the host.
 
         Source: "page-locked host memory" in the CUDA C++ programming guide.
         """

@@ -121,7 +121,7 @@ class GradientAveraging(Closeable):
 
     @property
     def has_begun(self) -> bool:
-        """Whether this node has the state of the other nodes."""
+        """Whether this node has the training state of the other nodes."""
         return self._rounds.has_begun
 
     def update(self) -> None:
@@ -142,7 +142,7 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def stepped(self) -> None:
-        """Do the work of the rounds that follows a step of the optimizer."""
+        """After an optimizer step, discard the used averages and report the step to the rounds."""
         self._begin_anew()
         self._averaged.clear()
         taken, self._taken = self._taken, 0
@@ -150,7 +150,7 @@ class GradientAveraging(Closeable):
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Within the block, accumulate gradients and do not average them."""
+        """Accumulate gradients without averaging them until the block ends."""
         was_off, self._is_off = self._is_off, True
         try:
             yield
@@ -158,12 +158,12 @@ class GradientAveraging(Closeable):
             self._is_off = was_off
 
     def leave_rounds(self) -> None:
-        """Leave the rounds, so that no node waits for this one until it starts again."""
+        """Leave the rounds, so that no peer waits for this node until this node starts again."""
         self._end_those_ahead()
         self._rounds.leave_rounds()
 
     def close(self) -> None:
-        """Leave the rounds. From now on, this node does not average gradients."""
+        """Leave the averaging rounds. From now on, this node does not average gradients."""
         self._stop()
         try:
             with suppress(ClosedError):
@@ -269,7 +269,7 @@ class GradientAveraging(Closeable):
                     self._hooks[id(each)] = hook
 
     def _set_of(self, places: bytes) -> Buckets:
-        """Return the buckets of the parameters whose flags in `places` are set."""
+        """Return the buckets of the parameters that have a nonzero flag in `places`."""
         known = self._sets.get(places)
         if known is None:
             if len(self._sets) >= MAX_SETS:
@@ -279,7 +279,7 @@ class GradientAveraging(Closeable):
         return known
 
     def _begin_anew(self) -> None:
-        """Discard the averages that were made before the end of the pass."""
+        """Discard the averages that were made before the end of the backward pass."""
         with self._stopped_when_closed():
             self._end_those_ahead()
         self._missing = []
@@ -287,7 +287,7 @@ class GradientAveraging(Closeable):
     # The backward pass
 
     def _made(self, parameter: torch.Tensor) -> None:
-        """Record that a parameter got a gradient, or that a pass added to its gradient."""
+        """Record that a backward pass set a parameter's gradient or added to this gradient."""
         self._averaged.pop(id(parameter), None)
         task = torch._C._current_graph_task_id()
         if task != self._pass:
@@ -388,7 +388,7 @@ class GradientAveraging(Closeable):
             self._average(self._set_of(places), f" of optimizer {self._followed.index(optimizer)}")
 
     def _average_replaced(self, own: list[torch.nn.Parameter]) -> None:
-        """Average all gradients again, because averaged gradients were replaced by others.
+        """Average all gradients again, because new gradients replaced averaged gradients.
 
         If the new gradients differ between nodes, average before each step from now on.
         """
@@ -496,7 +496,7 @@ class GradientAveraging(Closeable):
         self._ahead.append(self._thread.submit(self._round, *brought, None))
 
     def _end_those_ahead(self) -> list[Gradients | None]:
-        """Wait for the buckets that are averaged during the pass, and return their gradients."""
+        """Wait for averages begun in the backward pass, and return the averaged gradients."""
         averaged = []
         while self._ahead:
             first = self._ahead[0]
@@ -543,7 +543,7 @@ def _at_end_of_pass(call: Callable[[], None]) -> None:
 
 
 def _when_pass_goes_on(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
-    """Call a function once, when the backward pass continues after this autograd node."""
+    """Call a function once, when the backward pass continues after the autograd node `node`."""
     for following, _ in node.next_functions:
         if following is not None:
             _once_before(following, call)
@@ -572,12 +572,12 @@ def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -
 
 
 def _copies(parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> list[torch.Tensor]:
-    """Return copies of the gradients, in the dtype in which they are sent."""
+    """Return copies of the parameters' gradients, in the dtype in which nodes send gradients."""
     own = [each.grad.detach().to_dense() for each in parameters if each.grad is not None]
     return [each.to(travels_as(each.dtype, narrow), copy=True) for each in own]
 
 
 def _are_close(some: torch.Tensor, others: torch.Tensor) -> bool:
-    """Return whether gradients equal their mean over all nodes, up to a rounding error."""
+    """Return whether two tensors of gradients are equal, up to a rounding error."""
     limits = torch.finfo(some.dtype)
     return torch.allclose(some, others, rtol=4 * limits.eps, atol=limits.tiny, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Buckets group the gradients of parameters. Each bucket is averaged as one value."""
+"""Buckets group the gradients of parameters, so that nodes average many gradients as one value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENSE, NONE = (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)
 
 
 class Buckets:
-    """Parameters in buckets, from the last to the first, which is about their gradients' order.
+    """Parameters in buckets, in reverse order, about the order of the backward pass.
 
     `label` distinguishes these parameters from other parameters of the module. There is at least
     one bucket.
@@ -156,7 +156,7 @@ class Gradients:
         )
 
     def _take_form(self, index: int) -> None:
-        """Replace the gradient if the mean has a form that cannot be copied into it."""
+        """Replace a missing or sparse gradient, or a dense gradient whose mean is sparse."""
         share, dense, dims = self._forms[index]
         own = self._own[index]
         if own is not None and dense and not own.is_sparse:

@@ -14,7 +14,7 @@ from dpwa.data.snapshot import FinishedCopy, MergeTerms, SnapshotCopy
 
 
 class HostSide:
-    """Copies and merges the tensors of a module's tiles, all of them on the CPU."""
+    """Copies and merges a module's tensors, tile by tile, if all tensors are on the CPU."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
@@ -48,7 +48,7 @@ class HostSide:
         return math.sqrt(sum(square.item() for square in squares))
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Copy a tile's values from the host to the tile's device, if it is a different one."""
+        """Copy a tile's values from the host to the tile's device, unless that is the CPU."""
         return values
 
     def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ class HostSide:
 
 
 class DeviceSide(HostSide):
-    """Copies and merges the tensors of a module's tiles, on any devices."""
+    """Copies and merges a module's tensors, tile by tile, on devices of any kind."""
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
         return values.to(tile.room.device)

@@ -61,7 +61,7 @@ class Merge:
 
 
 def center_of(algorithm: Algorithm, name: str) -> TensorValues:
-    """Return the center toward which an algorithm pulls the nodes.
+    """Return the center parameters toward which an algorithm pulls the nodes' parameters.
 
     Raises:
         UserError: the algorithm has no center, or does not have it yet. The message names the

@@ -1,4 +1,4 @@
-"""ModuleState selects the tensors of a module to gossip, and maps them to a snapshot's bytes."""
+"""ModuleState selects a module's gossiped tensors and places each in the bytes of a snapshot."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def contents(
 
 
 def warn_of_left_out(net: nn.Module, node: str) -> None:
-    """Warn of each buffer that a state dict has and that dpwa cannot send, with the reason."""
+    """Warn of each buffer of a state dict that dpwa cannot send, and give the reason."""
     text = "%s: buffer %r is not gossiped, sent or saved in checkpoints: %s [DPWA-W049]"
     for prefix, module in net.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
@@ -126,7 +126,7 @@ PIECE_BYTES = 64 * 1024**2  # maximum size of one copy from a device to the host
 
 
 class FrozenParameters:
-    """The frozen parameters of a module, with a digest that is computed when they change.
+    """The frozen parameters of a module, with a digest that is computed if a parameter changes.
 
     A change in place is noticed by autograd's version counter of the tensor. A change through
     `.data` is not noticed. `named` holds each parameter once, under its name without wrappers.
@@ -414,7 +414,7 @@ class ModuleState:
         return frozen.described()
 
     def _cut(self, values: TensorValues) -> tuple[Tile, ...]:
-        """Divide a snapshot of these parameters, and of the module's buffers, into tiles."""
+        """Divide a snapshot of given parameters and of the module's buffers into tiles."""
         parameters = iter(values.tensors)
         tensors = [
             (
@@ -461,7 +461,7 @@ class ModuleState:
 
     @torch.no_grad()
     def sample(self, turn: int, turns: int) -> dict[str, int]:
-        """Return checksums, by name, of a part of the parameters that all nodes must have equal.
+        """Return checksums, by name, of some of the parameters that must be equal on all nodes.
 
         `turns` successive calls cover all parameters. Frozen parameters are included, unless nodes
         have compared them already. If the part is on a device, it is copied to the host at once.
@@ -537,7 +537,7 @@ class ModuleState:
             self.rounding.keep_rests(narrow[0][0], self.nbytes, {device for _, device in narrow})
 
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
-        """Return the Euclidean distance between a peer's bytes and the tensors, in one pass.
+        """Return the Euclidean distance between a peer's snapshot and the module's tensors.
 
         The distance is exact. It includes parameters and buffers, because a malicious peer may
         change either. Sums over tiles, in float32 or wider, are added up in float64. `data` holds
@@ -549,7 +549,7 @@ class ModuleState:
         return self.whole(self._side.distance(data, start, base))
 
     def values(self) -> TensorValues:
-        """Return the parameters in training. Only replaced tensors make it a new object."""
+        """Return the trainable parameters. The object is new only if a tensor was replaced."""
         return self._values
 
     def buffers_shard(self) -> Shard | None:
@@ -562,7 +562,7 @@ class ModuleState:
         return self.whole(math.hypot(*norms))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
-        """Return a copy of the module's state dict in which these values replace the parameters.
+        """Return a copy of the module's state dict, with `values` as the trainable parameters.
 
         Names have no wrapper prefixes. Frozen parameters and buffers are the module's own. Raises
         `UserError` if the module is sharded over several ranks.
@@ -574,7 +574,7 @@ class ModuleState:
         copies: dict[int, torch.UntypedStorage] = {}
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
-            """Return the counterpart of a tensor in the copy of its memory."""
+            """Return the tensor in the copied memory that corresponds to a tensor of the module."""
             place = tensor.storage_offset(), tensor.shape, tensor.stride()
             return tensor.new_empty(0).set_(copies[_memory(tensor)], *place)
 
@@ -595,7 +595,7 @@ class ModuleState:
         return (entry for entry in self.entries if not entry.is_buffer)
 
     def view_of(self, data: ByteArray) -> TensorValues:
-        """Return the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
+        """Return the trainable parameters of a whole snapshot, from bytes of shape `(nbytes,)`.
 
         On the CPU these are views, which are valid as long as the bytes are. On other devices they
         are copies.
@@ -732,7 +732,7 @@ def _side_of(tiles: Sequence[Tile]) -> HostSide:
 
 
 def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
-    """Return a side that copies one tensor after the other, without streams or buffers."""
+    """Return a `HostSide` or `DeviceSide`, which has no CUDA streams and no staging buffers."""
     is_host = all(tile.room.device.type == "cpu" for tile in tiles)
     return HostSide(tiles) if is_host else DeviceSide(tiles)
 
@@ -744,7 +744,7 @@ def _spec(entry: GossipedTensor) -> TensorSpec:
 
 
 def unwrapped(net: torch.nn.Module) -> torch.nn.Module:
-    """Return the module inside its wrappers, so that wrapped and plain modules can gossip."""
+    """Return the module inside its wrappers, so that nodes with and without wrappers can gossip."""
     while (inner := inside(net)) is not None:
         net = inner
     return net
@@ -759,7 +759,7 @@ def inside(net: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _plain(name: str) -> str:
-    """Return the name that a tensor has without torch.compile."""
+    """Return a tensor's name without the prefixes that torch.compile adds."""
     return name.replace("_orig_mod.", "")
 
 

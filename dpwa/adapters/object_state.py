@@ -1,4 +1,4 @@
-"""Convert the state of objects to plain data and numbered tensors, and load it into other objects.
+"""Convert objects' state to plain data and numbered tensors. Load such data into other objects.
 
 A number, a text or `None` is stored as it is. Any other value is a mapping with one key:
 
@@ -43,13 +43,13 @@ CPU = torch.device("cpu")
 
 
 def is_scalar(value: object) -> bool:
-    """Return whether a value is stored as it is."""
+    """Return whether a value is a scalar, which is stored unchanged."""
     is_small = not isinstance(value, int) or abs(value) < _MAX_INT
     return type(value) in _SCALARS and is_small
 
 
 class Trees:
-    """Converts the state of objects to trees, and collects the tensors in them.
+    """Converts the state of objects to trees of plain data, and collects the objects' tensors.
 
     Args:
         parameters: the parameters of the optimizers. Trees refer to them by number.
@@ -69,13 +69,13 @@ class Trees:
         self._entered: set[int] = set()
 
     def enter(self, value: object) -> bool:
-        """Mark an object as sent in another way, and return whether it is new."""
+        """Mark an object as sent separately. Return whether the object was not marked before."""
         is_new = id(value) not in self._entered
         self._entered.add(id(value))
         return is_new
 
     def tree(self, value: Any, place: str, name: str = "") -> Any:
-        """Return the tree of a value at a place in the state.
+        """Return the tree of plain data for a value, which has the path `place` in the state.
 
         If a name is given, a new tensor gets this name.
         """
@@ -134,7 +134,7 @@ class Trees:
         return key if is_scalar(key) else self._leave_out(place, "its key is a", type(key))
 
     def attributes(self, owner: Any, place: str, skipped: Mapping[str, Any]) -> list[list[Any]]:
-        """Return the attributes of an object, except unchanged ones of `skipped`."""
+        """Return an object's attributes, except attributes of `skipped` that are unchanged."""
         found = []
         for name, value in vars(owner).items():
             if name in skipped and (skipped[name] is ... or _is_same(skipped[name], value)):
@@ -228,7 +228,7 @@ class Filler:
                     raise UnfitStateError(f"{error!r:.300}") from None
 
     def value(self, tree: Any, own: Any = MISSING, place: str = "it") -> Any:
-        """Return the value of a tree, which replaces this node's value `own`.
+        """Return the value of a received tree, to replace this node's value `own`.
 
         Raises `UnfitStateError` if there can be no such value, LookupError or TypeError for a bad
         tree.
@@ -342,7 +342,7 @@ class Filler:
         return own
 
     def _new(self, name: str, place: str) -> Any:
-        """Return an empty object of a class, if the optimizer's own modules have this class."""
+        """Return an empty object of a class that the optimizer's Python modules define."""
         packages = {module.partition(".")[0] for module in self._modules}
         for module in self._modules:
             kind: Any = getattr(sys.modules.get(module), name, None)
@@ -359,7 +359,7 @@ def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def modules_of(owners: Iterable[Any]) -> Iterator[str]:
-    """Yield the names of the modules that define the objects' classes, except those of torch."""
+    """Yield the names of the Python modules, except torch's, that define the objects' classes."""
     for owner in owners:
         for kind in type(owner).__mro__:
             if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):

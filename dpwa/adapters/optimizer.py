@@ -1,4 +1,4 @@
-"""GossipOptimizer, which takes a step of gossip after each optimizer step, and Optimizers."""
+"""GossipOptimizer merges and publishes parameters after each step of an optimizer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OptimizerGossip(Protocol):
         ...
 
     def step(self, loss: Loss = None) -> Merge | None:
-        """Merge the fetched snapshot, publish, and start the next fetch."""
+        """Merge the fetched snapshot, publish this node's parameters, and start the next fetch."""
         ...
 
     def finish(self, *, seconds: float = ..., timeout_s: float | None = ...) -> FinishReport:
@@ -62,7 +62,7 @@ class OptimizerGossip(Protocol):
 
 
 class Optimizers:
-    """The optimizers of a module and their schedulers: given by the caller, or seen to step.
+    """The optimizers and schedulers of a module, given by the caller or found when they step.
 
     Some optimizers keep a second copy of the parameters, such as the schedule-free ones (Defazio et
     al., 2024, arXiv:2405.15682). While they train, the module holds the points at which gradients
@@ -140,12 +140,12 @@ class Optimizers:
         return [float(each.get_scale()) for each in self.scalers]
 
     def note_replaced(self) -> None:
-        """Record that the parameters were replaced by those of nodes that are far ahead."""
+        """Record that this node adopted the parameters of peers that are far ahead."""
         self._is_replaced = True
 
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
-        """Within the block, switch the module to the parameters that its optimizers evaluate."""
+        """Use the optimizers' evaluation parameters in the module until the block ends."""
         prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
         were_prepared = self._are_prepared
         self._are_prepared = were_prepared or bool(prepared)
@@ -296,7 +296,7 @@ _is_hooked = False
 
 
 def _watch(optimizers: Optimizers | None = None) -> None:
-    """Report all optimizer steps to these objects, and drop those that no longer watch."""
+    """Report all optimizer steps to `Optimizers` objects, and drop objects that no longer watch."""
     global _watching, _is_hooked
     with _watching_lock:
         known = {each for reference in _watching if (each := reference()) and each.is_watching}
@@ -357,7 +357,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def followed(optimizer: Any) -> torch.optim.Optimizer:
-    """Return the outermost optimizer of a chain of wrappers that calls step hooks."""
+    """Return the outermost optimizer, of a chain of wrappers, that calls step hooks."""
     for each in _chain(optimizer):
         try:
             each.register_step_pre_hook(_ignore).remove()
@@ -396,7 +396,7 @@ def _wraps(outer: Any, inner: Any) -> bool:
 
 
 def with_inner(optimizers: Iterable[Any]) -> list[Any]:
-    """Return the optimizers, and before each one the optimizers that its attributes hold."""
+    """Return the optimizers, each after the optimizers that its attributes hold."""
     found: list[Any] = []
     for optimizer in optimizers:
         for value in getattr(optimizer, "__dict__", {}).values():
@@ -562,7 +562,7 @@ class GossipOptimizer(torch.optim.Optimizer):
 
 
 def require_one(optimizer: object) -> None:
-    """Raise `UserError` if gossip cannot follow an object's steps, such as a list of optimizers."""
+    """Raise `UserError` if an object is not a single PyTorch optimizer, but for example a list."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _not_followed(optimizer)
 

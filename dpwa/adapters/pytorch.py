@@ -544,7 +544,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return zlib.crc32(f"{seed} {self.name} {self._ranks.rank}".encode())
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
-        """Follow each step of an optimizer by a step of gossip, until the adapter is closed.
+        """Gossip after each step of an optimizer, until the adapter is closed.
 
         A node follows one optimizer at a time, and sends its state with the module's state. If your
         loop knows the loss, it can set the `loss` of the returned object.
@@ -567,7 +567,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
 
 def _crowding(name: str, config: Config) -> str:
-    """Return a warning if the nodes on a host have more threads than it has cores, by default."""
+    """Return a warning if the nodes on a host have more default threads than the host has cores."""
     hosts = {node.name: same_host_key(node.host) for node in config.nodes}
     count = sum(host == hosts.get(name) for host in hosts.values())
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1

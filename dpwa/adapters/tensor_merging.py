@@ -61,7 +61,7 @@ class Tile:
         return known
 
     def nth_share(self, index: int, of: int) -> Tile:
-        """Return part `index` of `of` about equal parts, or the whole tile if it is small."""
+        """Return one of `of` parts of about equal size, or the whole tile if the tile is small."""
         size = self.elements // of * self.dtype.itemsize
         if not size:
             return self
@@ -90,7 +90,7 @@ class Tile:
         return [part.view(view.shape) for part, view in zip(parts, self.views, strict=True)]
 
     def values(self) -> torch.Tensor:
-        """Return the module's values, shape `(elements,)`, in place or in `room`."""
+        """Return the module's values of this tile, shape `(elements,)`, in place or in `room`."""
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def set(self, values: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class Tile:
             torch._foreach_copy_(self.views, self.split(values))
 
     def is_sound(self, values: torch.Tensor) -> bool:
-        """Return whether values of this tile, shape `(elements,)`, are finite, or need not be."""
+        """Return whether `values`, shape `(elements,)`, are finite or of a constant buffer."""
         return self.is_constant or is_finite(values)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
@@ -211,7 +211,7 @@ SAMPLED_EVERY = 8  # of a larger model, one element of this number is measured
 
 
 class Merging:
-    """The merge of one snapshot.
+    """The merge of one peer's snapshot into the module's tensors.
 
     Parameters are interpolated, x = (1-f)*x + f*peer. With `terms.published`, they are moved by a
     delta, x = x + f*(peer - published), or by a mixture of both. Buffers are always interpolated,
