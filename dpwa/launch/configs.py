@@ -1,4 +1,4 @@
-"""The temporary folders of runs with their configurations, by which commands find the runs."""
+"""The temporary folders of runs. Commands find a run by the configuration in its folder."""
 
 from __future__ import annotations
 

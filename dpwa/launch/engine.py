@@ -74,7 +74,7 @@ class NodeEngine(Protocol):
         ...
 
     def start(self, node: str) -> None:
-        """Start or restart a node that does not run. Raises `UserError` if it cannot be started."""
+        """Start or restart a node that does not run. Raises `UserError` if the start fails."""
         ...
 
     def send(self, number: signal.Signals) -> None:
@@ -97,7 +97,7 @@ CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the DPWA_* variables that are paths, as absolute paths for a start in `folder`.
+    """Return the DPWA_* variables that hold paths, as absolute paths for a start in `folder`.
 
     This keeps checkpoints out of the temporary folder that has a generated configuration.
     """

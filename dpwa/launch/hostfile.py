@@ -86,7 +86,7 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the line of this machine. This is the line of the host `chosen`, if it is set.
+    """Return the hostfile line of this machine: the line of the host `chosen`, if set.
 
     Otherwise, it is the line with the name or an address of this machine.
     """

@@ -92,7 +92,7 @@ class OutputPipe:
         return self._pipe.closed
 
     def read_lines(self) -> list[str] | None:
-        """Return the lines in one chunk, or `None` if the process has closed the stream."""
+        """Return the lines in the next chunk, or `None` if the process has closed the stream."""
         try:
             data = os.read(self._pipe.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -112,7 +112,7 @@ class _Life(NamedTuple):
 
 
 class Forked:
-    """A child that a spare process has forked, with the methods of `Popen` that are used."""
+    """A child process that a spare process forked, with the methods of `Popen` that dpwa uses."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -174,7 +174,7 @@ class NodeProcess:
         }
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
-        """Send a signal to the process and to all processes that it has started.
+        """Send a signal to the node's process and to all processes that it has started.
 
         Processes that have left its process group get the signal only if `to_all` is true.
         """
@@ -188,7 +188,7 @@ class NodeProcess:
                 os.kill(pid, number)
 
     def remember(self, living: Mapping[int, _Life]) -> None:
-        """Record descendants that have left its process group, such as the workers of torchrun.
+        """Record descendants that left the node's process group, such as the workers of torchrun.
 
         After the process has ended, it is unknown which processes it has started.
         """
@@ -202,7 +202,7 @@ class NodeProcess:
         return [p for p, was in self._strays.items() if (it := _life(p)) and it.since == was.since]
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. Processes that it has started may still live.
+        """Return whether the node's process has ended. Processes that it started may still live.
 
         The process is not reaped, so that no other group can get the number of its group.
         """
@@ -278,7 +278,7 @@ class _Spare(Closeable):
             self._process, self._control = NodeProcess("spare", started), control
 
     def claim_process(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
-        """Make the spare process a node, and return it, or return `None` if there is none."""
+        """Turn the spare process into a node and return the process, or `None` without a spare."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
         process, control = self._process, self._control
@@ -309,7 +309,7 @@ class _Spare(Closeable):
         _adopt_orphans(is_wanted=False)
 
     def _tell(self, control: socket.socket, environment: Mapping[str, str]) -> None:
-        """Send the process the variables of its node, and pipes for the next spare process."""
+        """Send a spare process its node's variables, and pipes for the next spare process."""
         self._control, given = None, []
         if _adopt_orphans(is_wanted=True):
             self._control, theirs = socket.socketpair()
@@ -323,7 +323,7 @@ class _Spare(Closeable):
             os.close(descriptor)
 
     def _take_in(self, timeout_s: float = 0.0) -> None:
-        """Use the forked process as the spare process, if it reports its process id in time."""
+        """Use the forked process as the next spare process if its id is reported in time."""
         if self._control is None or not self._outputs:
             return
         self._control.settimeout(timeout_s)
@@ -343,7 +343,7 @@ class _Spare(Closeable):
 
 
 def _adopt_orphans(*, is_wanted: bool) -> bool:
-    """Set whether this process adopts orphans of its children. Return whether this worked."""
+    """Set whether this process adopts its orphaned descendants. Return whether this worked."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)

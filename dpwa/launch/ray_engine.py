@@ -40,7 +40,7 @@ Resources = Mapping[str, float]
 
 @contextmanager
 def connected(needed: Resources) -> Iterator[None]:
-    """Connect to Ray until the block ends.
+    """Connect this process to a Ray cluster until the block ends.
 
     The cluster is the one at RAY_ADDRESS, or on this machine. If there is none, or the address is
     `local`, Ray is started on this machine until the block ends, with the CPUs that the nodes need.
@@ -87,7 +87,7 @@ def new_actor(resources: Resources, machine: str | None = None) -> Any:
 def place_actors(
     names: Sequence[str], resources: Resources, note: Callable[[str], None]
 ) -> dict[str, tuple[Any, RayPlace]]:
-    """Let Ray place all nodes. Return the actor and the place of each node, by name.
+    """Let Ray place all nodes on machines. Return each node's actor and place, by node name.
 
     If all nodes are on one machine, their addresses are on loopback. After a long wait, `note` is
     called with a message.
@@ -155,7 +155,7 @@ def _require(needed: Resources, there: Resources) -> None:
 
 
 class RayEngine:
-    """Starts each node of a spec in its actor, which `place_actors` has made.
+    """Starts each node of a spec in the Ray actor that `place_actors` made for this node.
 
     If an actor or its worker process dies, its node is reported as ended by SIGKILL. A restarted
     node gets a new actor on the same machine, because its peers know its address there.

@@ -1,4 +1,4 @@
-"""A spare process that has imported torch, and waits until it is needed as a node.
+"""A spare process, which has imported torch and waits until the launcher makes it a node.
 
 It is run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a
 socket as standard input. A line of JSON from the socket has the variables of the node that the
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def told() -> Any:
-    """Wait until this process gets its node. Return `None` if the process is not needed."""
+    """Wait until the launcher assigns a node to this process. Return `None` if not needed."""
     launcher = os.getppid()
     while True:
         with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:

@@ -43,7 +43,7 @@ class StopLadder:
 
     @property
     def patience_s(self) -> float:
-        """The maximum time for which a callback may delay the stop, in seconds."""
+        """The maximum time, in seconds, for which a callback may delay the stop of the run."""
         if not self.stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
@@ -84,7 +84,7 @@ class StopLadder:
 
 @contextmanager
 def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Pass the signals that this process gets to the ladder, until the block ends.
+    """Record in `ladder` the signals that this process receives, until the block ends.
 
     A callback that has run longer (`busy_s`) than the ladder's patience gets a KeyboardInterrupt.
     """
@@ -102,7 +102,7 @@ def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[Callable[[], None]]:
-    """Make signals that would end this process raise KeyboardInterrupt, so that it cleans up.
+    """Raise KeyboardInterrupt on signals that would end this process, so that cleanup runs.
 
     Yields a function. After this function was called, signals no longer interrupt.
     """

@@ -57,7 +57,7 @@ class Restart:
 
 
 class Restarts:
-    """Plans the restarts of nodes, at most `most` restarts of each, and returns the due nodes."""
+    """Plans at most `most` restarts of each node, and returns the nodes whose restart is due."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -219,7 +219,7 @@ class _Supervisor:
                 self._tell(event)
 
     def abandon(self) -> None:
-        """Stop the running nodes without callbacks, because a callback has failed."""
+        """Stop the running nodes after a callback failed, and call no more callbacks."""
         self._muted = True
         if not self.ladder.stopping:
             self.ladder.came(signal.SIGINT)
@@ -285,7 +285,7 @@ class _Supervisor:
         self._call(self._on_line, node, "stderr", f"dpwa launch: counts as failed: {problem}")
 
     def _start_again(self, node: str) -> None:
-        """Restart a failed node, unless other nodes have finished, and no node runs any more."""
+        """Restart a failed node, unless some nodes have finished and no node runs any more."""
         if self._finished and not self._engine.running and not self._has_others:
             notice = "dpwa launch: not restarted, because the other nodes have finished"
             self._call(self._on_line, node, "stderr", notice)
