@@ -592,7 +592,7 @@ def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Multiply an optimizer's learning rates, and the rates from which its schedulers start."""
+    """Multiply an optimizer's learning rates, and the initial rates of its schedulers."""
     if scale == 1.0:
         return
     for group in optimizer.param_groups:
@@ -602,7 +602,7 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None
 
 
 class GossipSteps:
-    """Takes steps of gossip in a training loop that you cannot change, and keeps their results.
+    """Gossips at the steps of a training loop that you cannot change, and keeps the merges.
 
     Args:
         conn: the adapter of the module.

@@ -1,4 +1,4 @@
-"""Copy the state of torch optimizers into an image, and load the state from an image.
+"""Copy the state of torch optimizers into a saved or sent state, and load such a state.
 
 The groups and parameters of several optimizers are numbered consecutively. The image includes the
 progress of learning rate schedulers, as numbers.
@@ -35,7 +35,7 @@ Kept = Mapping[str, Any]  # the state that an optimizer keeps for one parameter,
 
 
 def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a peer's parameter groups as groups of this optimizer, or raise `UnfitStateError`."""
+    """Convert a peer's parameter groups to this optimizer's form, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
         raise UnfitStateError(f"the state has {len(groups)} param_groups, expected {len(present)}")
@@ -46,7 +46,7 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
 def check_own(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: Mapping[int, Kept]
 ) -> None:
-    """Raise `UnfitStateError` if this optimizer could not have this state with these groups."""
+    """Raise `UnfitStateError` if an optimizer with these parameter groups cannot have `state`."""
     parameters = dict(_numbered(optimizer))
     for index in state:
         if index not in parameters:
@@ -70,7 +70,7 @@ def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
 def _numbered(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[int, tuple[int, torch.Tensor]]]:
-    """Yield the index of each parameter in a state dict, with its group's number and itself."""
+    """Yield each parameter's index in a state dict, its group's number, and the parameter."""
     index = 0
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
@@ -96,7 +96,7 @@ def _adapted(
 
 
 def _added(key: str, value: Any) -> Any:
-    """Return a setting that this optimizer does not have, if its value is plain."""
+    """Return the value of a setting that this optimizer lacks, if it is a number or a boolean."""
     is_plain = isinstance(value, bool) or _is_number(value)
     if not is_plain or not key.isidentifier():
         raise UnfitStateError(f"param_groups have an unknown setting: {key!r:.40} = {value!r:.40}")
@@ -104,7 +104,7 @@ def _added(key: str, value: Any) -> Any:
 
 
 def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
-    """Return a peer's setting if it has the form of this node's setting."""
+    """Return a peer's setting if its type and length match this node's setting."""
     if isinstance(own, str):
         return own  # a text, such as the name of a parameter, stays
     if isinstance(own, list | tuple) and isinstance(theirs, list) and len(own) == len(theirs):
@@ -172,7 +172,7 @@ class _Expected(NamedTuple):
 
 
 class _Keeper:
-    """Finds out the state that an optimizer with these settings keeps for a parameter."""
+    """Determines which state an optimizer with given settings keeps for a parameter."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
         self._class = optimizer
@@ -250,7 +250,7 @@ def kind_of(optimizers: Optimizers) -> Layout:
 
 
 def left_out_of(optimizers: Optimizers) -> dict[str, str]:
-    """Return the reasons why some optimizer state cannot be sent, by the place in the state."""
+    """Return why dpwa cannot send some values of the optimizers' state, by the values' paths."""
     if all(map(_is_of_torch, with_inner(optimizers.given))):
         return {}
     return _captured(optimizers)[1].left_out
@@ -271,7 +271,7 @@ def optimizer_part(optimizers: Optimizers) -> StatePart | None:
 
 
 def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
-    """Return the state of optimizers, and of optimizers inside them, as plain data and tensors."""
+    """Return the state of optimizers, and of wrapped optimizers, as plain data and tensors."""
     holders = with_inner(optimizers.given)
     trees = Trees(_parameters_of(holders), modules_of(holders))
     for each in holders:
@@ -313,7 +313,7 @@ def _capture_state(
 
 
 def _flat(trees: Trees, prefix: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the plain values of a mapping. Its tensors go into `trees`, named by the prefix."""
+    """Return the values of a mapping as plain data, and add its tensors to `trees`."""
     values = {}
     for key, value in own.items():
         name = "" if "." in key else f"{prefix}.{key}"
@@ -334,7 +334,7 @@ def load_optimizers(
     is_guarded: bool,  # refuse a state that is not finite
     tries: bool = False,  # only check whether the state fits, and change nothing
 ) -> None:
-    """Load the state of a peer's or a checkpoint's optimizers, completely or not at all.
+    """Load the optimizer state of a peer or of a checkpoint, completely or not at all.
 
     If the state has schedules, this node's schedulers continue from them. Raises `UnfitStateError`,
     and changes nothing, if these optimizers could not have a state of this form.
@@ -386,7 +386,7 @@ class _Held(NamedTuple):
         return cls(optimizer, dict(state_of(optimizer)), groups)
 
     def put_in_place(self, *, is_new: bool = True) -> None:
-        """Write the state into the existing mappings, because other objects may refer to them."""
+        """Write the state into the optimizer's own mappings, which other objects may share."""
         state = state_of(self.optimizer)
         if self.state is not None:
             state.clear()
@@ -406,7 +406,7 @@ def _put_back(before: list[_Held]) -> None:
 
 
 def _has_state(holders: list[Any], number: int) -> bool:
-    """Return whether an optimizer has a state of its own, not the state of one that it wraps."""
+    """Return whether an optimizer has a state of its own, not the state of a wrapped optimizer."""
     state = state_of(holders[number])
     return all(state is not state_of(each) for each in holders[:number])
 
@@ -479,7 +479,7 @@ def _require_own_form(optimizer: Any) -> None:
 def _groups_for(
     optimizer: Any, filler: Filler, groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return a peer's groups as groups of this optimizer, with their nested values."""
+    """Convert a peer's parameter groups, with nested values, to groups of this optimizer."""
     nested: list[dict[str, Any]] = [{} for _ in groups]
     if len(groups) == len(optimizer.param_groups):
         known = optimizer.defaults if _is_of_torch(optimizer) else ()
@@ -562,7 +562,7 @@ def resume(
 
 
 def _numbers_of(own: Any) -> Any:
-    """Return the numbers in a scheduler's state, as plain data, or `None` if it has none."""
+    """Return the numbers in a scheduler's state, as plain data, or `None` without any number."""
     if isinstance(own, Mapping):
         named = ((key, _numbers_of(value)) for key, value in own.items() if isinstance(key, str))
         return {key: value for key, value in named if value is not None}

@@ -42,7 +42,7 @@ def place_of(tensor: torch.Tensor) -> str:
 
 
 def require_unsharded(net: nn.Module) -> None:
-    """Raise `ParametersError` for a module that was sharded after its adapter was made."""
+    """Raise `ParametersError` if a module was sharded after its adapter was created."""
     for name, parameter in net.named_parameters():
         if place_of(parameter):
             raise ParametersError(
@@ -52,7 +52,7 @@ def require_unsharded(net: nn.Module) -> None:
 
 
 def reshard(net: nn.Module) -> None:
-    """Make `fully_shard` free the whole parameters that it may hold since a forward pass."""
+    """Free the unsharded parameters that `fully_shard` may still hold after a forward pass."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is not None:
         for module in net.modules():
@@ -61,7 +61,7 @@ def reshard(net: nn.Module) -> None:
 
 
 def shard_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Convert the optimizer state of parameters that are DTensors to DTensors."""
+    """Convert an optimizer's state to DTensors for each parameter that is a DTensor."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if is_sharded(parameter):
@@ -126,7 +126,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
 
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
-    """Return the reason why a tensor cannot be read from and merged into, or "" if it can."""
+    """Return the reason why dpwa cannot read or merge a tensor, or "" if dpwa can."""
     reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
@@ -141,7 +141,7 @@ def why_not_mergeable(tensor: torch.Tensor) -> str:
 def parts_apart(
     named: Sequence[Named], comes_first: Sequence[bool] | None = None
 ) -> list[list[Named]]:
-    """Return, for each tensor, the parts of it that share no memory with the other tensors.
+    """Divide memory that tensors share, and return the parts that belong to each tensor.
 
     These are the tensor itself, or views of the uncovered rest, or nothing if other tensors cover
     it. Overlapping memory belongs to the tensors with `comes_first`, then to the larger ones.
@@ -192,7 +192,7 @@ def _beside(
 
 
 def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield views of the elements that are not taken, in as few views as possible."""
+    """Yield as few views as possible of the elements whose flags in `is_taken` are unset."""
     if not bool(is_taken.any()):
         yield tensor
     elif not bool(is_taken.all()):
@@ -207,7 +207,7 @@ def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor
 
 
 def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Tensor:
-    """Return each element's bytes, shape `(*shape, bytes)`, as a view of `memory` from `low` on."""
+    """Return a view of a tensor's bytes, shape `(*shape, bytes)`, in `memory` from `low` on."""
     size = tensor.element_size()
     strides = (*(stride * size for stride in tensor.stride()), 1)
     return memory.as_strided((*tensor.shape, size), strides, tensor.data_ptr() - low)
@@ -249,7 +249,7 @@ def require_plain(net: nn.Module) -> None:
 
 
 def _is_packed(module: nn.Module) -> bool:
-    """Return whether a module of torch.ao keeps its weights in a kernel's object."""
+    """Return whether a module of torch.ao keeps its weights in a ScriptObject."""
     return type(module).__module__.startswith("torch.ao.nn") and any(
         isinstance(value, torch.ScriptObject) for value in vars(module).values()
     )

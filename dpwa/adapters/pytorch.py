@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 
 def ranks_of(net: torch.nn.Module) -> Alone:
-    """Return the group of processes, called ranks, that hold a module together.
+    """Return the group of processes, called ranks, that share one sharded or replicated module.
 
     Raises `ParametersError` if parameters are sharded in a way that dpwa cannot gossip.
     """
@@ -70,7 +70,7 @@ def ranks_of(net: torch.nn.Module) -> Alone:
 
 
 def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
-    """Make every rank of a sharded or replicated module run a method. See `RankGroup.call`.
+    """Run a method on every rank of a sharded or replicated module. See `RankGroup.call`.
 
     Before the call, each rank switches optimizers with modes to their evaluated parameters, and
     back after the call.
@@ -102,7 +102,7 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
 
 
 class ConnectionFacts:
-    """Properties of an adapter that it reads from its `connection`."""
+    """Properties that an adapter reads from its `connection`."""
 
     connection: DpwaConnection
 
@@ -118,7 +118,7 @@ class ConnectionFacts:
 
     @property
     def clock(self) -> float:
-        """The number of updates, as a float. Each merge averages it like the parameters."""
+        """The number of updates, as a float. A merge averages this number like parameters."""
         return self.connection.clock
 
     @property
@@ -384,7 +384,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
 
     def _note_first_step(self, loss: float | None) -> None:
-        """Send peers a digest of the first step. A peer with an equal digest warns of it."""
+        """Send peers a digest of this node's first step. A peer with an equal digest warns."""
         if loss is not None and self._rounds.merges == 0:
             values = self._state.values().samples(TRACE_VALUES)
             self._rounds.begin_with(with_first_step(self._rounds.progress.trace, loss, values))
@@ -406,7 +406,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return merge
 
     def _copy_state(self) -> None:
-        """Copy the state if a copy is due and the counts of steps and updates are equal."""
+        """Copy the training state if a copy is due and the step and update counts are equal."""
         training, states = self._training, self._states
         if not self._optimizers.tell_steps:
             states.copy_if_due(training.capture)

@@ -13,7 +13,7 @@ from dpwa.tables.table import SyncedArray
 
 
 class ModuleParameterManager:
-    """Keeps the parameters of a module in sync with the parameters of the other workers.
+    """Keeps a module's parameters in sync with the parameters of the other workers.
 
         manager = ModuleParameterManager(net, tables)
         for batch in batches:

@@ -14,7 +14,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors whose dtypes the format supports."""
+    """Return the tensors whose dtypes the storage format supports."""
     stored = []
     for name, tensor in named:
         values = tensor.detach()

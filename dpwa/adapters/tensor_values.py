@@ -1,4 +1,4 @@
-"""TensorValues: the trainable parameters in the form that algorithms use, as torch tensors."""
+"""TensorValues holds a module's trainable parameters in the form that algorithms use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TensorValues:
         self._groups = [list(indices) for _, indices in by_kernel]
 
     def is_like(self, other: TensorValues) -> bool:
-        """Return whether both have equal shapes, dtypes and devices."""
+        """Return whether both values have tensors of equal shapes, dtypes and devices."""
         return self._kinds == other._kinds
 
     def is_same_memory(self, other: TensorValues) -> bool:
@@ -56,7 +56,7 @@ class TensorValues:
 
     @torch.inference_mode(mode=False)  # memory made in this mode can be changed only in this mode
     def empty(self) -> TensorValues:
-        """Return uninitialized memory for a copy, with the same strides."""
+        """Return uninitialized tensors with the same strides, as memory for a copy."""
         empty = [torch.empty_like(tensor) for tensor in self.tensors]
         return TensorValues(empty, self._rounding)
 
