@@ -1,1 +1,1 @@
-"""The protocol: its messages, and sessions that turn messages into messages, without sockets."""
+"""Network protocol of dpwa: message types, and sessions that answer messages without sockets."""

@@ -22,7 +22,7 @@ Members = Annotated[tuple[MemberItem, ...], Field(strict=False, max_length=limit
 
 
 class Hello(BaseMessage):
-    """Introduce this incarnation of a node, and its shared memory, if `folder` is not empty.
+    """Introduce this incarnation of a node. A `folder` that is not empty names its shared memory.
 
     `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards.
     `None`: the sender knows of no memory of the receiver.
@@ -67,7 +67,7 @@ class Vote(_OfGroup):
 
 
 class CollectiveOutcome(_OfGroup):
-    """Report the outcome of a collective, and the next view: `members`, `since` and `before`."""
+    """Report the outcome of a collective, and the next view in `members`, `since` and `before`."""
 
     type: Literal["outcome"] = "outcome"
     view: ViewId

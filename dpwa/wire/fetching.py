@@ -46,7 +46,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a fetch without a snapshot: the outcome, and details in words."""
+    """Outcome of a fetch that has ended without a snapshot, with details in words."""
 
     outcome: Outcome
     detail: str = ""
@@ -96,7 +96,7 @@ class FetchSession:
         )
 
     def credit(self) -> Credit | None:
-        """Return the message that allows more chunks, or `None` if it is too early."""
+        """Return the message that allows the peer to send more chunks, or `None` if none is due."""
         wanted = min(self._next + limits.CREDIT_CHUNKS, len(self.pieces))
         chunks = wanted - self._allowed
         if chunks < limits.GRANTED_CHUNKS and wanted < len(self.pieces):
@@ -145,7 +145,7 @@ class FetchSession:
 
 
 def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
-    """Read an answer that declines a request of any kind. `ProtocolError` for other answers."""
+    """Return the outcome that a peer's refusal means. `ProtocolError` for other answers."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
@@ -158,7 +158,7 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
 
 
 def other_model(layout: Layout, described: Any) -> str:
-    """Describe the first tensor that differs in the layout of a peer, from `pack_layout`."""
+    """Describe the first tensor that differs between `layout` and the peer's packed layout."""
     count, descriptions = unpack_layout(described)
     difference = layout.difference(descriptions, count) or "none of the tensors that it describes"
     return f"first difference: {difference}"
@@ -173,7 +173,7 @@ Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
 
 
 class ServeSession:
-    """One snapshot that is sent to one peer, within the credit that the peer grants."""
+    """Yields the chunks of one snapshot for one peer, within the credit that the peer grants."""
 
     def __init__(self, fetch: Fetch, snapshot: Snapshot, codec: Codec, news: News = ()) -> None:
         self._news = news
@@ -188,7 +188,7 @@ class ServeSession:
         self._unsent: Outgoing | None = self._header(), None
 
     def grant(self, chunks: int) -> None:
-        """Add credit, up to the maximum in flight."""
+        """Allow this session to send `chunks` more chunks, up to the maximum in flight."""
         self._credit = min(self._credit + chunks, limits.MAX_CREDIT_CHUNKS)
 
     def next_outgoing(self) -> Iterator[Outgoing]:

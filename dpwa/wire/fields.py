@@ -1,4 +1,4 @@
-"""The allowed fields of messages, and the common part of all messages."""
+"""Types that validate the fields of messages, and the base class of all messages."""
 
 from __future__ import annotations
 

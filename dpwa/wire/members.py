@@ -1,4 +1,4 @@
-"""Messages of membership, with which nodes join, and exchange news of members.
+"""Membership messages: nodes send them to join a run and to exchange news about members.
 
     new node                         member
     JoinRequest     ---------->      connects to the endpoint in the request, and asks who is there
@@ -47,7 +47,7 @@ class Roster(WithNews):
 
 
 class JoinRequest(WithNews):
-    """Ask to be admitted as the node at this endpoint.
+    """Ask a member to admit the sender, which listens at `endpoint`.
 
     `expects` is the node that should receive the request, because addresses may change. It may be
     empty.
@@ -89,7 +89,7 @@ class Here(BaseMessage):
 
 
 class ProbeRequest(BaseMessage):
-    """Ask a helper to ask the node `target` for a sign of life, like `ping-req` in SWIM."""
+    """Ask a third member to probe the node `target`, like `ping-req` in SWIM."""
 
     type: Literal["probe_request"] = "probe_request"
     target: Name
@@ -97,7 +97,7 @@ class ProbeRequest(BaseMessage):
 
 
 class ProbeAnswer(BaseMessage):
-    """Report that this node has heard from the node named in a `ProbeRequest`."""
+    """Report that the sender has heard from the target of a `ProbeRequest`."""
 
     type: Literal["probe_answer"] = "probe_answer"
     target: Name

@@ -41,7 +41,7 @@ from dpwa.wire.fields import (
 
 
 class Fetch(BaseMessage):
-    """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
+    """Ask a peer for its newest snapshot, or pieces of it, with the layout `fingerprint`.
 
     `chunk_bytes`, `first` and `count` select pieces of `Layout.pieces`. With `count` 0, all pieces
     from `first` on are sent. `can_map` asks for shared memory instead. If `version` is not 0, only
@@ -65,14 +65,14 @@ class Fetch(BaseMessage):
 
 
 class Credit(BaseMessage):
-    """Allow the serving node to send this many more chunks."""
+    """Allow the serving node to send `chunks` more chunks."""
 
     type: Literal["credit"] = "credit"
     chunks: Annotated[int, Field(ge=1, le=limits.MAX_CREDIT_CHUNKS)]
 
 
 class Cancel(BaseMessage):
-    """Cancel a fetch, because the asking node needs it no more."""
+    """Cancel a fetch, because the asking node no longer needs the snapshot."""
 
     type: Literal["cancel"] = "cancel"
 
@@ -94,7 +94,7 @@ class AskIdentity(BaseMessage):
 
 
 class Identity(BaseMessage):
-    """Answer which node this is, and whether a different node has the asking node's name.
+    """Identify the sender, and report whether another node has the asking node's name.
 
     `taken_by` is the endpoint of that node, or empty. `is_certain`: that node is alive.
     """
@@ -107,7 +107,7 @@ class Identity(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """Announce that this node ends on purpose, so no peer reports it as lost. A peer answers.
+    """Announce that the sender is leaving, so that no peer reports a lost node. A peer answers.
 
     `reason` is empty if the node has finished. Otherwise it says why the node has left.
     """
@@ -118,7 +118,7 @@ class Goodbye(BaseMessage):
 
 
 class GoAway(BaseMessage):
-    """Ask a peer to close its connection if it is idle, because this node has too many."""
+    """Ask a peer to close its connection if idle, because the sender has too many connections."""
 
     type: Literal["go_away"] = "go_away"
 
@@ -147,7 +147,7 @@ class SharedMemoryName(BaseMessage):
 
 
 class SnapshotHeader(BaseMessage):
-    """Announce a snapshot, whose pieces follow, one in each chunk.
+    """Announce a snapshot. Each `Chunk` that follows has one piece of the snapshot.
 
     `trace` has some parameters from the start of the training.
     """
@@ -186,21 +186,21 @@ class NotReady(BaseMessage):
 
 
 class OtherModel(BaseMessage):
-    """Refuse, because the layouts differ. The payload describes the serving node's tensors."""
+    """Refuse a fetch: the layouts differ. The payload describes the serving node's tensors."""
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class AskSettings(BaseMessage):
-    """Ask for a node's settings that must be equal on all nodes, if their digest differs."""
+    """Ask a node for its run-wide settings, if their digest is not `digest`."""
 
     type: Literal["ask_settings"] = "ask_settings"
     digest: Fingerprint
 
 
 class OtherSettings(BaseMessage):
-    """Answer with settings that differ from the asking node's. The payload is a msgpack map."""
+    """Answer `AskSettings` with the sender's settings. The payload is a msgpack map."""
 
     type: Literal["other_settings"] = "other_settings"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
@@ -299,7 +299,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: Frame) -> Any:
-    """Unpack untrusted msgpack, whose parts cannot exceed the data, or raise `ProtocolError`."""
+    """Return the value in untrusted msgpack data. `ProtocolError` if the data are invalid."""
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -310,7 +310,7 @@ _NEWS: TypeAdapter[News] = TypeAdapter(News, config=ConfigDict(strict=True))
 
 
 def unpack_news(data: Frame) -> News:
-    """Read loss reports that were packed for shared memory. `ProtocolError` if invalid."""
+    """Return the loss reports in packed data from shared memory. `ProtocolError` if invalid."""
     try:
         return _NEWS.validate_python(unpack(data))
     except ValidationError:
@@ -318,14 +318,14 @@ def unpack_news(data: Frame) -> News:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Pack the payload of `OtherModel`: the number of descriptions, and as many as fit."""
+    """Return the payload of `OtherModel`: the number of tensors, and the descriptions that fit."""
     ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
     fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
     return pack([len(layout.descriptions), layout.descriptions[:fitting]])
 
 
 def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
-    """Read the payload of `OtherModel`: the number of descriptions, and the first of them."""
+    """Return the number of tensors and the first descriptions in the payload of `OtherModel`."""
     match unpack(payload):
         case [int(count), list(descriptions)] if all(isinstance(d, str) for d in descriptions):
             return max(count, len(descriptions)), [printable(d) for d in descriptions]

@@ -1,4 +1,4 @@
-"""The asking end of a proposal, with which a transaction begins, without sockets."""
+"""ProposeSession proposes a transaction to a peer, and reads the peer's answer, without sockets."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ def shard_between(layout: Layout, start: int, stop: int) -> Shard:
 
 
 def _chunk_bytes(nbytes: int, pieces: int) -> int:
-    """Return the number of bytes of each piece, if there should be this many pieces."""
+    """Return the number of bytes of each piece, if `nbytes` are cut into `pieces` pieces."""
     multiple = limits.CHUNK_MULTIPLE_BYTES
     wanted = -(-nbytes // (pieces * multiple)) * multiple
     return min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
 
 
 def shards_of(layout: Layout, fraction: float) -> list[Shard]:
-    """Return all shards that take turns. Together, they are the whole snapshot."""
+    """Return all shards of a snapshot. Each round fetches the next shard."""
     most = 1 if fraction >= 1.0 else math.ceil(1 / fraction)
     return list(dict.fromkeys(shard_of(layout, fraction, turn) for turn in range(most)))

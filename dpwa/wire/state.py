@@ -34,7 +34,7 @@ StateBytes = Annotated[int, Field(ge=1, le=limits.MAX_PIECES * limits.CHUNK_BYTE
 
 
 class AskState(BaseMessage):
-    """Ask for a part of the state. Unless `kind` is empty, the state must be of this kind.
+    """Ask a donor for a part of its state. Unless `kind` is empty, the state must be of this kind.
 
     `prepares`: the donor must copy its state for the joiner. Otherwise it only sends its clock.
     `token` names the copy from which the joiner has a different part. If empty, any copy will do.
@@ -48,7 +48,7 @@ class AskState(BaseMessage):
 
 
 class StateStanding(BaseMessage):
-    """The progress of a donor, as long as its state is not copied.
+    """Report the donor's training progress to a joiner, before the donor has copied its state.
 
     `is_trained`: whether the donor has trained at all. `is_sound`: whether its loss is finite.
     """
@@ -60,21 +60,21 @@ class StateStanding(BaseMessage):
 
 
 class StateBusy(BaseMessage):
-    """Refuse for now, because the donor serves as many joiners as it can."""
+    """Refuse a joiner's request for now, because the donor serves the maximum number of joiners."""
 
     type: Literal["state_busy"] = "state_busy"
     retry_after_s: RetryAfter
 
 
 class OtherState(BaseMessage):
-    """Refuse, because the donor's part is of a different kind. The payload describes it."""
+    """Refuse `AskState`: the donor's part is of a different kind. The payload describes it."""
 
     type: Literal["other_state"] = "other_state"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class StateOffer(BaseMessage):
-    """Offer a part of the state under a token, in pieces. The payload has its numbers.
+    """Offer a joiner the pieces of one state copy, named by `token`. The payload has its numbers.
 
     If the layouts of several images have equal fingerprints, their pieces can be combined.
     """
@@ -107,7 +107,7 @@ class StatePiece(BaseMessage):
 
 
 class StateGone(BaseMessage):
-    """The donor does not keep the offered state any more."""
+    """Report that the donor has discarded the offered state."""
 
     type: Literal["state_gone"] = "state_gone"
 

@@ -22,7 +22,7 @@ Client = Annotated[str, Field(min_length=1, max_length=limits.MAX_CLIENT_CHARACT
 
 
 class FromMember(BaseMessage):
-    """A message from a member of a view."""
+    """Base class of messages that a member of a view sends."""
 
     name: Name
     incarnation: Incarnation
@@ -30,7 +30,7 @@ class FromMember(BaseMessage):
 
 
 class TableSeen(FromMember):
-    """All messages of the receiver's stream up to this number have arrived.
+    """Acknowledge all messages of the receiver's stream up to `number`.
 
     `wants`: later messages were dropped, and must be sent again.
     """
@@ -41,13 +41,13 @@ class TableSeen(FromMember):
 
 
 class TableElsewhere(FromMember):
-    """The sender is not in this view, or the receiver is not in the sender's view."""
+    """Answer that the sender and the receiver of a message are in different views."""
 
     type: Literal["table_elsewhere"] = "table_elsewhere"
 
 
 class Numbered(FromMember):
-    """A numbered message of a stream."""
+    """Base class of messages that are numbered within a stream."""
 
     number: Count
 
@@ -61,7 +61,7 @@ class InPieces(Numbered):
 
 
 class TableHoldings(InPieces):
-    """Announce the tables and the copies of shards of a member, at the beginning of a view."""
+    """Announce the sender's tables and shard copies at the beginning of a view."""
 
     type: Literal["table_holdings"] = "table_holdings"
 
@@ -118,7 +118,7 @@ class TableReplicated(Numbered):
 
 
 class TableAdded(Numbered):
-    """An addition is in all copies of its shard. If `refused` is not empty, it was refused."""
+    """All copies of the shard contain an addition. If `refused` is not empty, it was refused."""
 
     type: Literal["table_added"] = "table_added"
     table: TableNumber

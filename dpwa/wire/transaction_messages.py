@@ -18,7 +18,7 @@ from dpwa.wire.fields import (
 
 
 class Propose(BaseMessage):
-    """Propose a transaction on this node's snapshot of this version.
+    """Propose a transaction on the sender's snapshot with the version `version`.
 
     With `exchange`, both nodes merge the snapshot of the other, or neither does. With `share`, the
     serving node also gives half of its push-sum weight.
@@ -46,7 +46,7 @@ class Agreed(BaseMessage):
 
 
 class Busy(BaseMessage):
-    """Decline a transaction, because the serving node is in a different one."""
+    """Decline a transaction, because the serving node takes part in a different transaction."""
 
     type: Literal["busy"] = "busy"
     transaction: Transaction

@@ -11,7 +11,7 @@ from dpwa.wire.fields import BaseMessage, Count, OptionalName
 
 
 class AskHistory(BaseMessage):
-    """Ask for the samples after a time, oldest first, and for the events after a number.
+    """Ask a node for samples newer than `since`, oldest first, and for events with higher numbers.
 
     `since` is in seconds since the epoch, by the clock of the node that is asked. If `of` is not
     empty, it names a different node. The asked node then sends its samples of that node.
@@ -24,7 +24,7 @@ class AskHistory(BaseMessage):
 
 
 class HistoryMessage(BaseMessage):
-    """Some samples and events. The payload is a msgpack map."""
+    """Answer `AskHistory` with samples and events. The payload is a msgpack map."""
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
