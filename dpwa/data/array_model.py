@@ -1,4 +1,4 @@
-"""Layouts of the arrays and bytes that a node publishes, and a model that consists of an array."""
+"""Layouts of the arrays and bytes that a node publishes, and a model that is a single array."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
 
 
 def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
-    """Return bytes as an array, and copy them only if they are not contiguous.
+    """Return a byte array over bytes-like parameters. Non-contiguous parameters are copied.
 
     Raise `ParametersError` if there are no bytes, or if the type is not bytes-like.
     """
@@ -73,7 +73,7 @@ def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
 
 
 class ArrayValues:
-    """`dpwa.algorithms.Values` for one array."""
+    """The parameters of one array, as the `dpwa.algorithms.Values` that algorithms change."""
 
     def __init__(self, array: NumericArray) -> None:
         self.array = array
@@ -113,7 +113,7 @@ class ArrayModel:
         return self._values
 
     def image(self) -> NumericArray:
-        """Return the array in the form of a snapshot."""
+        """Return the array with the dtype of snapshots."""
         image = np.empty(self._spec.shape, self._dtype)
         self._fill(image.reshape(-1), self.array)
         return image
@@ -143,7 +143,7 @@ class ArrayModel:
     def _step(
         self, data: ByteArray, start: int, base: ByteArray | None
     ) -> tuple[NumericArray, NumericArray]:
-        """Return this model's values at these bytes, and the peer's values minus those of `base`.
+        """Return the model's values at a byte range, and the peer's values minus the base values.
 
         If `base` is `None`, return the peer's values minus this model's values.
         """
@@ -171,5 +171,5 @@ class ArrayModel:
         return None
 
     def begin_mean(self) -> None:
-        """Round the array to the published values, because the peers have these values."""
+        """Round the array to the published values, because peers hold the rounded values."""
         self.array[...] = self.image().reshape(-1)

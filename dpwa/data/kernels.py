@@ -1,4 +1,4 @@
-"""Kernels on tensors. They merge values in place, compute distances, and check for NaN.
+"""Tensor kernels that merge values in place, compute distances, and check for NaN.
 
 The caller passes blocks that fit the cache (see `dpwa/adapters/tensor_merging.py`), because a
 temporary tensor as large as the model would cost more time than the transfer. All arguments of a
@@ -24,7 +24,7 @@ Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
 class Rounding:
-    """Rounds values to a narrow dtype, so that small changes are kept on average.
+    """Rounds values to a narrow dtype without losing small changes on average.
 
     Many optimizer steps are less than half a unit of a narrow dtype, so rounding to nearest would
     lose them. Therefore a value is rounded up or down at random, with probabilities that keep the
@@ -40,7 +40,7 @@ class Rounding:
         self._start = 0
 
     def keep_rests(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
-        """From now on, keep the rounding errors of values in bytes `start` to `stop` of a snapshot.
+        """Start to keep the rounding errors of values in bytes `start` to `stop` of a snapshot.
 
         The rounding errors need as much memory as the values. If a device has too little memory,
         values on this device are still rounded at random.
@@ -56,18 +56,18 @@ class Rounding:
             self._rests[device] = rest.zero_()
 
     def forget_rests(self) -> None:
-        """Round all values at random from now on."""
+        """Stop keeping rounding errors, and round all values at random."""
         self._rests = {}
 
     def rest_of(self, values: torch.Tensor, start: int) -> torch.Tensor | None:
-        """Return the rounding errors kept for values from byte `start` of a snapshot, or `None`."""
+        """Return the kept rounding errors of values from byte `start` on, or `None`."""
         rest = self._rests.get(values.device)
         if rest is None or start < self._start:
             return None
         return rest[start - self._start :][: values.nbytes].view(values.dtype)
 
     def into(self, own: torch.Tensor, wide: torch.Tensor, rest: torch.Tensor | None) -> None:
-        """Set own = wide, rounded, shape `(elements,)`. `wide` is float32 and is overwritten."""
+        """Round `wide` into `own`, shape `(elements,)`. `wide` is float32 and is overwritten."""
         if rest is not None:
             own.copy_(wide)
             rest.copy_(wide.sub_(own.to(torch.float32)))
@@ -237,7 +237,7 @@ def is_bit(tensor: torch.Tensor) -> torch.Tensor:
 def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Return whether all values of a snapshot are finite, apart from values in `spared` ranges.
+    """Return whether all values of a snapshot outside the `spared` byte ranges are finite.
 
     `data` are the snapshot's bytes from byte `start`. A range in `spared` is a first byte and the
     byte after the last.
@@ -259,7 +259,7 @@ def convert(
     target_dtype: str,
     rounding: Rounding | None = None,
 ) -> None:
-    """Set the values in the bytes of `target` to the values in the bytes of `source`.
+    """Convert the values of `source` to the dtype of `target`, and write them to `target`.
 
     Values are rounded to nearest. If `rounding` is given, it rounds the values instead, and the
     values in `source` must be float32.

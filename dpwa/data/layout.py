@@ -42,7 +42,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Piece:
-    """The bytes from `start` to `stop` of a snapshot, all of one dtype."""
+    """A range of snapshot bytes, from `start` to `stop`, whose values all have one dtype."""
 
     start: int
     stop: int
@@ -74,7 +74,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """The first byte of each tensor."""
+        """The byte offset of each tensor in a snapshot."""
         offsets, end = [], 0
         for tensor in self.tensors:
             item_bytes = max(1, tensor.item_bytes)
@@ -85,7 +85,7 @@ class Layout:
 
     @cached_property
     def nbytes(self) -> int | None:
-        """The size of a snapshot in bytes, or `None` if any length fits."""
+        """The size of a snapshot in bytes, or `None` if the layout has no fixed size."""
         if self.is_bytes:
             return None
         return self.offsets[-1] + self.tensors[-1].nbytes if self.tensors else 0
@@ -146,7 +146,7 @@ class Layout:
         return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Return a text about the first difference to the other layout, or `None`.
+        """Describe the first difference between this layout and a peer's, or return `None`.
 
         `descriptions` are the other layout's descriptions, or the first few of its `count`.
         """

@@ -71,7 +71,7 @@ class Payload:
             target[at : at + end - begin] = leaf.read_bytes()[begin:end]
 
     def view(self, start: int, stop: int) -> ByteArray | None:
-        """Return a read-only view of the bytes from `start` to `stop`, if one leaf holds them all.
+        """Return a read-only view of bytes `start` to `stop`, if a single leaf holds all of them.
 
         Return `None` otherwise. The view is valid as long as the leaf's memory. Values that are
         assigned later appear in the view.
@@ -85,7 +85,7 @@ class Payload:
         return np.empty(0, np.uint8)
 
     def place(self, start: int, stop: int) -> ByteArray | None:
-        """Return a view of the bytes from `start` to `stop`, which the caller may write to.
+        """Return a writable view of the bytes from `start` to `stop`.
 
         Return `None` if one leaf does not hold them all, or if leaves share memory.
         """
@@ -114,7 +114,7 @@ class Payload:
         return _rebuilt(self._value, iter(self._walked))
 
     def _parts(self, start: int, stop: int, nbytes: int) -> Iterator[tuple[_Leaf, int, int, int]]:
-        """Yield each leaf of a range, its bytes in the range, and their offset in the range."""
+        """Yield each leaf in a byte range, with the bytes and their offset in the range."""
         if not 0 <= start <= stop <= self.nbytes or nbytes != stop - start:
             raise ValueError(f"got {nbytes} bytes for bytes {start} to {stop} of {self.nbytes}")
         index, at = bisect.bisect_right(self._ends, start), start
@@ -132,7 +132,7 @@ class _Leaf:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The addresses of the leaf's first byte, and of the byte after its last one."""
+        """The start address of the leaf's memory, and the address after the last byte."""
         data = self.read_bytes()
         start = int(data.__array_interface__["data"][0])
         return start, start + data.nbytes
@@ -179,7 +179,7 @@ class _StagedArray(_Leaf):
         return self.read_bytes()
 
     def finish(self) -> object:
-        """Write a changed copy back, and return the user's object."""
+        """Copy changed values back into the user's object, and return this object."""
         if self._is_changed:
             self._write_back()
         return self.value

@@ -74,7 +74,7 @@ class PeerMemory(Closeable):
         return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
-        """Lease the snapshot of this version, or otherwise the newest snapshot, or return `None`.
+        """Lease a peer's snapshot: `version` if it exists, otherwise the newest, or return `None`.
 
         The snapshot must have this layout, and must not be older than `version`. The lease keeps
         the publisher from writing to the snapshot until the lease is released or this process ends.
@@ -182,7 +182,7 @@ class PeerFiles(Closeable):
         self._folder, _ = _open_folder(name, nonce, root)
 
     def map(self, name: str) -> ByteArray | None:
-        """Return the bytes of a segment, read-only, or `None` if no segment has this name."""
+        """Return a read-only view of the named segment, or `None` if no such segment exists."""
         if self._folder < 0:
             return None
         try:
@@ -217,7 +217,7 @@ class _MappedSegment:
             raise
 
     def lock(self) -> bool:
-        """Keep the publisher from writing. Return false if the publisher has the file locked."""
+        """Lock the file against writes of the publisher. Return False if the publisher locks it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, ValueError):  # ValueError: a signal handler has closed the file

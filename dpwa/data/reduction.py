@@ -82,7 +82,7 @@ def reduce_into(
 def combine(
     target: ByteArray, values: Sequence[ByteArray], dtype: str, op: str, *, by: int = 1
 ) -> None:
-    """Set target = op(*values) / by, like `reduce_into`, but without the target's old values."""
+    """Set target = op(*values) / by. Unlike `reduce_into`, ignore the target's old values."""
     if len(values) == 1 or dtype in _NARROW_ITEM_BYTES:
         target[:] = values[0]
         reduce_into(target, values[1:], dtype, op, by=by)

@@ -99,7 +99,7 @@ class SharedMemory(Closeable):
         self._board_fd = -1
 
     def _open_board(self) -> tuple[mmap.mmap, int]:
-        """Create the folder, with a temporary name until the board is locked.
+        """Create the folder under a temporary name, and rename the folder after locking the board.
 
         Without the temporary name, another process could remove the folder as stale.
         """
@@ -135,7 +135,7 @@ def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
 
 
 def remains(name: str, root: Path = SHARED_MEMORY_ROOT) -> bool:
-    """Remove the folder of this name if its node has ended. Return whether it still exists."""
+    """Remove the named folder if its node has ended. Return whether the folder still exists."""
     path = root / name
     if _is_stale(path):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Boards in shared memory. One process writes small records, and other processes read them.
+"""Boards: shared memory in which one process writes small records for other processes.
 
 A board has a few slots. A slot holds one record, with the collective's number and the view:
 
@@ -44,7 +44,7 @@ class BoardWriter:
         self._sequences = [0] * SLOTS
 
     def post(self, slot: int, posted: Posted) -> None:
-        """Replace the record in a slot. Only one thread at a time may call this."""
+        """Replace the record in a slot of the board. Only one thread at a time may call this."""
         start = slot * SLOT_BYTES
         self._sequences[slot] += 2
         sequence, record = self._sequences[slot], posted.record

@@ -52,7 +52,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
 
 
 def codec(name: str) -> Codec:
-    """Make the codec of this name, for one thread. Raise `UnknownNameError` if there is none."""
+    """Create a codec by name, for use in one thread. Raises `UnknownNameError`."""
     made = _REGISTRY.get(name)()
     made.name = name
     return made

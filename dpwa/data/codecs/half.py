@@ -40,7 +40,7 @@ class Half(Codec):
         return payload
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Convert the payload's values to `dtype`, which is exact. Return them in `room`."""
+        """Convert the payload's values to `dtype` in `room`, without a rounding error."""
         if not _is_wide(dtype):
             return exactly(payload, room.nbytes)
         values = tensor_over(room, FLOATS[dtype])

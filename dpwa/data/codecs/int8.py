@@ -20,7 +20,7 @@ SCALE_OF_LARGEST = (1.0 - 2.0**-20) / LARGEST_CODE
 
 
 class Int8(Codec):
-    """Rounds each value to the nearest of 255 multiples of its block's scale, absmax / 127.
+    """Rounds each value to one of 255 multiples of the block's scale, which is absmax / 127.
 
     A block has 256 values and one scale s, and absmax is the largest magnitude in the block:
 
@@ -66,7 +66,7 @@ class Int8(Codec):
 def _quantize(
     rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, room: torch.Tensor
 ) -> None:
-    """Compute scales, shape `(rows, 1)`, and codes, shape `(rows, values)`. Overwrite `room`."""
+    """Compute scales `(rows, 1)` and 8-bit codes `(rows, values)`, and overwrite `room`."""
     values = rows if rows.dtype == room.dtype else room.copy_(rows)
     torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True), out=scales)
     scales.mul_(SCALE_OF_LARGEST).clamp_(min=torch.finfo(scales.dtype).tiny)

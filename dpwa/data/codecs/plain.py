@@ -9,7 +9,7 @@ from dpwa.types import Frame
 
 
 class Plain(Codec):
-    """Returns pieces of all dtypes unchanged, and without a copy."""
+    """A codec that returns pieces of all dtypes unchanged, without a copy."""
 
     def encode(self, piece: ByteArray, dtype: str) -> ByteArray:  # noqa: ARG002
         return piece

@@ -13,7 +13,7 @@ BLOCK_VALUES = 256  # number of values that share a scale (see dpwa.data.codecs.
 
 
 def payload_bytes(codec: str, nbytes: int, dtype: str) -> int:
-    """Return the size of an encoded piece in bytes, or `nbytes` for a codec of a plugin."""
+    """Return the size of an encoded piece in bytes. For a plugin's codec, return `nbytes`."""
     values = nbytes // WIDTHS.get(dtype, 1)
     if codec in ("fp16", "bf16") and dtype in ("float32", "float64"):
         return 2 * values

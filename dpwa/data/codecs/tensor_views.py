@@ -1,4 +1,4 @@
-"""Tensors on the memory of bytes, and reusable memory for the payloads of codecs."""
+"""Tensors that share memory with byte buffers, and reusable memory for payloads of codecs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ KEPT_PAYLOADS = 16  # a node usually sends fewer payloads at the same time
 
 
 def tensor_over(data: ByteArray, dtype: torch.dtype) -> torch.Tensor:
-    """Return a flat tensor on the memory of `data`, or on a copy if `data` is read-only."""
+    """Return a flat tensor that shares memory with `data`. Read-only `data` is copied."""
     return torch.from_numpy(data if data.flags.writeable else data.copy()).view(dtype)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in, which is float64 for float64, and otherwise float32."""
+    """Return the dtype for computing: float64 for float64 values, otherwise float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class PayloadMemory:
-    """Memory for payloads. The memory is reused when no object refers to its payload any more.
+    """Memory for payloads, reused as soon as no object refers to the old payload.
 
     A socket may hold a payload for a long time after it was sent. To allocate new memory for each
     payload would take several times as long as the encoding itself.
@@ -36,7 +36,7 @@ class PayloadMemory:
         self._free: deque[ByteArray] = deque(maxlen=KEPT_PAYLOADS)
 
     def allocate_array(self, nbytes: int) -> ByteArray:
-        """Return an uninitialized array, whose memory is reused when its last view is deleted."""
+        """Return an uninitialized array. After its last view is deleted, the memory is reused."""
         memory = self._free.pop() if self._free else None
         if memory is None or memory.nbytes < nbytes:
             memory = np.empty(nbytes, np.uint8)
@@ -62,7 +62,7 @@ class Scratch:
         self._data = torch.empty(0, dtype=torch.uint8)
 
     def borrow_tensor(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialized flat tensor, which the caller may use until the next call."""
+        """Return an uninitialized flat tensor, valid until the next `borrow_tensor`."""
         nbytes = elements * dtype.itemsize
         if self._data.numel() < nbytes:
             self._data = torch.empty(nbytes, dtype=torch.uint8)
