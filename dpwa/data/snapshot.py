@@ -56,7 +56,7 @@ class SnapshotCopy(Protocol):
     """A running copy of parameters into a slot, such as an asynchronous copy from a GPU."""
 
     def is_ready(self) -> bool:
-        """Return whether all copies are complete, without waiting."""
+        """Return, without waiting, whether all copies into the slot are complete."""
         ...
 
     def wait_complete(self) -> bool | None:
@@ -184,7 +184,7 @@ class SnapshotPool(Closeable):
         progress: TrainingProgress,
         write: Callable[[ByteArray], SnapshotCopy],
     ) -> Snapshot | None:
-        """Let `write` fill a free slot of `nbytes` bytes. The full slot becomes the newest.
+        """Publish the snapshot that the function `write` puts into a free slot of `nbytes` bytes.
 
         Returns the snapshot. It is complete after `settle`, and does not change until the next
         snapshot is published. Returns `None`, and skips the round, if every slot is being read or
@@ -214,7 +214,7 @@ class SnapshotPool(Closeable):
             self._commit()
 
     def commit(self) -> None:
-        """Make the last published snapshot the newest if it is complete by now."""
+        """Offer the last published snapshot to readers as the newest if its copy is complete."""
         with self._lock:
             self._commit_if_ready()
 
@@ -241,7 +241,7 @@ class SnapshotPool(Closeable):
             return None if snapshot is None else snapshot.layout
 
     def report(self) -> JsonObject:
-        """Return the number and bytes of the slots, and of the slots lost to slow readers."""
+        """Return the number and bytes of all slots, and of slots that slow readers have kept."""
         with self._lock:
             return {
                 "slots": len(self._slots),
@@ -282,7 +282,7 @@ class SnapshotPool(Closeable):
                 return self._make(nbytes)
 
     def _make(self, nbytes: int) -> _Slot | None:
-        """Make a slot of `nbytes` bytes unless there are too many. Free slots of other sizes."""
+        """Create a slot of `nbytes` bytes if the slot limit allows. Free slots of other sizes."""
         for slot in [s for s in self._slots if s is not self._newest]:
             if slot.segment.data.nbytes != nbytes and slot.try_claim():
                 slot.segment.close()  # because the model had a different size before
@@ -309,7 +309,7 @@ class SnapshotPool(Closeable):
             log.warning("%s, so peers read the previous one [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
-        """Move a slot that readers keep for too long to `_lost`, until the readers release it."""
+        """Move a slot to `_lost` if its readers keep their leases for too long."""
         if len(self._lost) >= self.most_slots:
             return False
         end = self._clock.now() - self._lease_s

@@ -37,7 +37,7 @@ def resolved(endpoint: str) -> str:
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """Return a socket that listens at a name (IPv4 first), an address, or `*` (with IPv6)."""
+    """Return a socket that listens on a host name (IPv4 first), an address, or `*` (with IPv6)."""
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
     found = socket.getaddrinfo(
@@ -79,7 +79,7 @@ def holder(port: int) -> str:
 
 
 def free_range(host: str, count: int) -> str:
-    """Return a range of `count` free ports, outside of the ports of outgoing connections."""
+    """Return, as text, a range of `count` free TCP ports outside the ephemeral port range."""
     first, host = FIRST_PORT, "*" if is_name(host) else host  # a look-up may take long
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS_TRIED):
         try:
@@ -153,7 +153,7 @@ def is_elsewhere(host: str) -> bool:
 
 
 def is_at(endpoint: str, source: str) -> bool:
-    """Return whether an endpoint belongs to `source`, so that a node there may have it called.
+    """Return whether an endpoint belongs to the sender `source`, so dpwa may connect back to it.
 
     A process of this machine may name any address of this machine. It may name a socket in the file
     system only over such a socket. Names are not looked up, because a look-up reveals as much as a
@@ -169,7 +169,7 @@ def is_at(endpoint: str, source: str) -> bool:
 
 
 def is_local(source: str) -> bool:
-    """Return whether a request came over a socket in the file system."""
+    """Return whether a request came over a Unix domain socket."""
     return bool(source) and _ip_address(source) is None
 
 

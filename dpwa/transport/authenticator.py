@@ -1,4 +1,4 @@
-"""Authenticator counts connections, answers ZeroMQ's questions about keys, and reloads the keys.
+"""Authenticator: answers ZeroMQ's key checks, counts connections, and reloads the keys.
 
 When a peer has proved that it owns a key, ZeroMQ asks whether the peer may connect, and waits for
 the answer. It asks at `inproc://zeromq.zap.01` of the context (https://rfc.zeromq.org/spec/27).
@@ -23,7 +23,7 @@ EVENT = struct.Struct("=Hi")  # event and value, see zmq_socket_monitor(3)
 
 
 class Authenticator:
-    """Serves one authorizer. The thread of the listening socket creates and closes it.
+    """Checks keys with one authorizer. The listening socket's thread creates and closes it.
 
     It must exist before that socket, and until it is closed, because ZeroMQ's own thread waits for
     answers. `changed` is called when the allowed keys have changed.
@@ -49,7 +49,7 @@ class Authenticator:
         return [each for each in (self._monitor, self._zap) if each is not None]
 
     def renew(self) -> None:
-        """Prepare for a new listening socket. Call this before the socket is created."""
+        """Replace the monitor before a new listening socket is created."""
         self._monitor.close(0)
         self._authorizer.renew()
         self._monitor = self._new_monitor()

@@ -1,4 +1,4 @@
-"""Authorizer: which nodes may connect to a node, and whose messages are accepted.
+"""Authorizer: decides which peers may connect to a node, and which messages are accepted.
 
 ZeroMQ asks only once whether a peer may connect, at the handshake (see authenticator.py). So the
 key of each message's connection is checked again. The authorizer also counts connections, refused
@@ -53,11 +53,11 @@ class Authorizer:
 
     @property
     def monitor_endpoint(self) -> str:
-        """The address of the socket's monitor. Each socket has its own, because old ones linger."""
+        """The address of the listening socket's monitor, different for each socket."""
         return f"{MONITOR_ENDPOINT}-{self._renewed}"
 
     def guard(self, router: Socket) -> None:
-        """Let a socket report its connections. The socket's thread calls this before the bind."""
+        """Start a socket's connection monitor. The socket's thread calls this before the bind."""
         router.monitor(self.monitor_endpoint, EVENTS)
 
     def renew(self) -> None:
@@ -67,7 +67,7 @@ class Authorizer:
         self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
-        """Return whether messages of a user are accepted now. Any thread may ask, at low cost."""
+        """Return whether messages of a ZeroMQ user id are accepted now. Fast, for any thread."""
         return True
 
     def judge(self, public: str, address: str) -> bool:  # noqa: ARG002
@@ -75,11 +75,11 @@ class Authorizer:
         return True
 
     def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
-        """Return the name of a user's node, or `None` if it is unknown or not allowed."""
+        """Return the node name of a ZeroMQ user id, or `None` if unknown or not allowed."""
         return None
 
     def speaks_for(self, user_id: str | None, name: str) -> bool:  # noqa: ARG002
-        """Tell whether a user may send messages in the name of a node."""
+        """Return whether a ZeroMQ user id may send messages as the node `name`."""
         return True
 
     def mark_heard(self, descriptor: int) -> None:

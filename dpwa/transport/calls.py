@@ -45,7 +45,7 @@ class _Call:
 
 
 class Calls:
-    """The calls in progress, at most `most` at once. They belong to one thread."""
+    """The calls in progress of one thread, at most `most` at once."""
 
     def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MAX_CALLS) -> None:
         self._most = most
@@ -56,7 +56,7 @@ class Calls:
         self._calls: dict[str, _Call] = {}
 
     def open(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Start, with sockets of this context. `poller` is what the owning thread polls."""
+        """Start to accept calls. `poller` is the poller of the owning thread."""
         self._zmq_context, self._poller = zmq_context, poller
 
     def question_at(self, endpoint: str) -> Question | None:
@@ -65,7 +65,7 @@ class Calls:
         return None if call is None else call.question
 
     def has_room(self, purpose: str, most: int) -> bool:
-        """Return whether another call may start, and fewer than `most` have this purpose."""
+        """Return whether a call may start, and fewer than `most` calls have the given purpose."""
         alike = sum(call.question.purpose == purpose for call in self._calls.values())
         return len(self._calls) < self._most and alike < most
 
@@ -87,7 +87,7 @@ class Calls:
         return True
 
     def go_on(self) -> None:
-        """Continue all calls: send questions, receive answers, and end calls that are over."""
+        """Continue all calls: send questions, receive answers, and end finished calls."""
         for call in list(self._calls.values()):
             self._look_at(call)
 
@@ -118,7 +118,7 @@ class Calls:
             call.question.failed(_no_answer(call))
 
     def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
-        """Tell whether these frames end a call. If so, end it."""
+        """Return whether the received frames end a call. If they do, end the call."""
         question = call.question
         try:
             message, payload = decode(frames)

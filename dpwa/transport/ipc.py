@@ -1,4 +1,4 @@
-"""Sockets in the file system, each with one owner at a time.
+"""Unix domain sockets (`ipc` endpoints), each with one owner process at a time.
 
 Before ZeroMQ listens on an `ipc` endpoint, it removes any file at that path, even the socket of a
 living process, or a file that is no socket. It also leaves its own file behind.
@@ -23,7 +23,7 @@ IN_USE = "another process listens there"
 
 @contextmanager
 def claimed(endpoint: str) -> Iterator[None]:
-    """Own the path of an `ipc` endpoint until the context ends. For `tcp`, do nothing.
+    """Reserve the path of an `ipc` endpoint until the context ends. For `tcp`, do nothing.
 
     Enter the context before the socket is bound, and leave it after the socket is closed. A lock on
     a file next to the path ends with the process, so the path of a killed process is free at once.
@@ -53,7 +53,7 @@ def claimed(endpoint: str) -> Iterator[None]:
 
 
 def _obstacle(path: str) -> str:
-    """Return why a socket cannot listen at a path, or "" if it can."""
+    """Return the reason that prevents a socket from listening at a path, or ""."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -19,7 +19,7 @@ Look = tuple[tuple[str, int, int, int, int, int], ...]  # the status of each fil
 
 @dataclass(frozen=True)
 class LinkKeys:
-    """The keys for a connection to a node: this node's key pair, and the node's public key."""
+    """The keys for a connection to a peer: this node's key pair, and the peer's public key."""
 
     own: KeyPair
     theirs: str
@@ -64,13 +64,13 @@ class Keyring:
         return None if public is None else self._allowed.names.get(public)
 
     def missing(self, name: str) -> str:
-        """Return a message that the key of a node is missing, with the place. `name` may be ""."""
+        """Return an error text for the missing key of a node. `name` may be ""."""
         if not name:
             return "the node at this address is unknown. Write the address as NAME@tcp://host:port"
         return f"no key of {name} in {self._folder.allowed}"
 
     def reload(self) -> bool:
-        """Read the folder again. Return whether the allowed keys have changed.
+        """Read the key folder again, and return whether the allowed keys have changed.
 
         If the folder cannot be read, or if other users could have added keys, nothing changes.
         """
@@ -106,7 +106,7 @@ class Keyring:
         return _Allowed(keys, names)
 
     def _tell(self, problems: list[str]) -> None:
-        """Log each problem once, until it is over."""
+        """Log each problem that the last reload did not report."""
         for problem in problems:
             if problem not in self._problems:
                 log.error("%s", problem)

@@ -248,7 +248,7 @@ def _require_own(path: Path) -> None:
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each folder and link on the path to a file, and the file, as far as they exist."""
+    """Yield the existing folders and links on the path to a file, and the file itself."""
     at, left = Path("/"), [*reversed(path.absolute().parts)]
     for _ in range(_MAX_STEPS):
         if not left:

@@ -1,4 +1,4 @@
-"""PeerLink: this node's connection to one peer, its state, and the reason if it is down.
+"""PeerLink: this node's connection to one peer, with the state and any connection error.
 
 ZeroMQ reconnects by itself, and does not tell. Its monitor reports events, so that a fetch from an
 absent peer ends at once, and not after its timeout.
@@ -125,7 +125,7 @@ class PeerLink:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the peer needs a new link, because this link is spent, or has old keys."""
+        """Whether the peer needs a new link, because this link cannot recover or has old keys."""
         keys = None if self._keyring is None else self._keyring.for_link(self.peer)
         return self.is_spent or keys != self._keys
 
@@ -137,7 +137,7 @@ class PeerLink:
         return link
 
     def update(self) -> list[LinkState]:
-        """Read the events of the monitor. Return the states that the link entered, in order."""
+        """Read new monitor events, and return the states that the link entered, in order."""
         entered: list[LinkState] = []
         if self.is_spent and self.state is LinkState.UP:
             self.state = LinkState.DOWN
@@ -173,7 +173,7 @@ class PeerLink:
                 self.socket.disconnect(self.endpoint)
 
     def _choose_family(self, *, is_patient: bool) -> None:
-        """Try IPv6 for a name without an address of IPv4. After some attempts, try IPv4 again.
+        """Try IPv6 for a host name without an IPv4 address, and later try IPv4 again.
 
         ZeroMQ looks up a name on its own thread, for each attempt to connect, in one IP family.
         """
@@ -185,7 +185,7 @@ class PeerLink:
         self.socket.connect(self.endpoint)
 
     def _reason(self, event: zmq.Event, value: int) -> str:
-        """Return the reason that an event gives, or "" if it gives none."""
+        """Return the connection error in a monitor event, or ""."""
         if self.state is not LinkState.UP and not can_open():
             return _NO_DESCRIPTORS
         match event:
@@ -215,7 +215,7 @@ class PeerLink:
         return send_frames(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Receive one waiting answer, or `None`. An answer with too many frames ends the link."""
+        """Return one received answer, or `None`. An answer with too many frames ends the link."""
         frames = None if self.is_spent else receive(self.socket)
         if frames is None:
             return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Receipt(Protocol):
-    """Tells whether ZeroMQ still needs the frames of a message."""
+    """A record of a sent message, which tells whether ZeroMQ still needs the frames."""
 
     @property
     def done(self) -> bool: ...
@@ -88,7 +88,7 @@ def serving_socket(
     handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
     listener: socket.socket | None = None,
 ) -> Socket:
-    """Return a ROUTER that listens on the endpoint, guarded by an authorizer.
+    """Return a ROUTER that listens on the endpoint. An authorizer checks its connections.
 
     The authorizer must have an authenticator. If there is a `listener` for the endpoint, the ROUTER
     accepts its connections. See `listening_socket`.
@@ -120,7 +120,7 @@ def serving_socket(
 
 
 def listening_socket(endpoint: str) -> socket.socket:
-    """Return a socket that listens on an endpoint, for successive ROUTERs, or raise `AddressError`.
+    """Return a listening socket that several ROUTERs use in turn, or raise `AddressError`.
 
     The address stays in use in between, even if a forked process has a copy of a ROUTER's socket.
     """
@@ -141,7 +141,7 @@ def listening_socket(endpoint: str) -> socket.socket:
 
 
 def bound_endpoint(socket: Socket) -> str:
-    """Return the endpoint on which a socket listens, with the port that was chosen."""
+    """Return the endpoint of a listening socket, with the actual port."""
     bound = socket.getsockopt(zmq.LAST_ENDPOINT)
     return bound.decode().rstrip("\0") if isinstance(bound, bytes) else str(bound)
 
@@ -165,7 +165,7 @@ def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None)
 
 @functools.cache  # once in a process, because glibc remembers it
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed messages for later messages.
+    """Make glibc keep the memory of freed messages for later messages.
 
     By default, glibc returns freed blocks of this size to the system at once, and a stream then
     spends half of its time on page faults. Freeing one block of nearly 32 MiB, the upper limit,
@@ -207,7 +207,7 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
 
 
 def drop_frames(socket: Socket) -> bool:
-    """Drop some thousand frames of a message that `goes_on`. Return whether more frames follow."""
+    """Drop up to a few thousand frames of an unfinished message. Return whether frames follow."""
     return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 
