@@ -1,4 +1,4 @@
-"""Make a scenario from the run logs of a real run, as YAML, with compute times and links.
+"""Derive a YAML scenario, with compute times and links, from the run logs of a real run.
 
     step of node i    mean seconds of training in a step, without gossip: t_i. The simulator draws
                       steps from a log-normal distribution, whose median is t_i exp(-sigma^2 / 2)
@@ -43,7 +43,7 @@ MAX_NAMES = 3  # names of settings in an error
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """One node, between its first and its last training steps."""
+    """Measurements of one node from the first to the last training step."""
 
     name: str
     group: str  # "" if the node has no group
@@ -88,18 +88,18 @@ class ObservedRun:
 
     @property
     def steps_per_s(self) -> float:
-        """Training steps of all nodes together."""
+        """Training steps per second of all nodes together."""
         return sum(node.grown["steps"] / node.seconds for node in self.nodes)
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """Mean payload that a node sends, in bytes per second."""
+        """Mean payload bytes per second that each node sends."""
         rates = [node.grown["sent_bytes"] / node.seconds for node in self.nodes]
         return sum(rates) / len(rates)
 
     @property
     def waiting_share(self) -> float:
-        """Share of the time of all nodes that they waited for peers."""
+        """Share of the total time of all nodes in which trainers wait for peers."""
         return self.total("wait_s") / sum(self.total(f"{name}_s") for name in ACTIVITIES)
 
 
@@ -172,7 +172,7 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
 
 
 def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
-    """Return the observations of a node since a moment, or `None` if it took too few steps."""
+    """Return the observations of a node since a moment, or `None` after too few steps."""
     rows = since_restart(log.rows)
     steps = _steps_of(rows)
     begun, rising = np.flatnonzero(steps > 0), _rising(steps)
@@ -230,7 +230,7 @@ class Fit:
 
 
 def fit(run: ObservedRun) -> Fit:
-    """Return the parameters that follow from the figures of a run without a simulation."""
+    """Estimate the scenario parameters from the figures of a real run, without a simulation."""
     variance = sum(n.grown["steps"] * n.jitter_s2 / n.step_s**2 for n in run.nodes)
     jitter = math.sqrt(math.log1p(variance / run.total("steps")))
     median_of_mean = math.exp(-(jitter**2) / 2.0)
@@ -251,7 +251,7 @@ def fit(run: ObservedRun) -> Fit:
 
 
 def _answer_s(seconds: float, fetches: float) -> float:
-    """Return the mean seconds of an answer, or 0 if none was timed."""
+    """Return the mean seconds from request to answer, or 0 without fetches."""
     return seconds / fetches if fetches else 0.0
 
 
@@ -352,7 +352,7 @@ _COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
 
 @dataclass(frozen=True)
 class Simulated:
-    """The results of a simulation of the run, as the same figures as for the real run."""
+    """The results of a simulation of the run, comparable with the figures of the real run."""
 
     answer_s: float  # mean, from a request to its answer
     stream_s: float  # mean, of a stream
@@ -363,7 +363,7 @@ class Simulated:
 
 
 def simulated(run: ObservedRun, fit: Fit) -> Simulated:
-    """Simulate a part of the run, with the classes that also measured the real run."""
+    """Simulate a part of the run, and measure the same figures as in the real run."""
     from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
@@ -393,7 +393,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
 
 
 def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
-    """Return a fit with better links, and its results in the simulation."""
+    """Return a fit whose simulation is closest to the real run, and the simulated results."""
     round_s = (run.total("train_s") + run.total("wait_s")) / run.total("steps")
     tried: list[tuple[float, Fit, Simulated]] = []
     next_fit = fit

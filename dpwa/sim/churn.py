@@ -87,7 +87,7 @@ _IN_WORDS = {
 
 
 def cut_in_words(nodes: Sized | None) -> str:
-    """Return a text that says which nodes are cut off, or that a partition has ended."""
+    """Return a log text for the start or the end of a network partition."""
     return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
 
 
@@ -101,7 +101,7 @@ _KILL_ANY = -1  # in place of an index: kill a random living node
 
 
 class _Living:
-    """The living nodes, for random picks in constant time."""
+    """The set of living nodes, with random picks in constant time."""
 
     def __init__(self) -> None:
         self._nodes: list[int] = []

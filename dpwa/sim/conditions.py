@@ -94,7 +94,7 @@ class Conditions:
         return taken
 
     def steps_s(self, nodes: NDArray[np.int64], updates: NDArray[np.int64], now_s: float) -> Floats:
-        """Return `step_s` of several nodes, in seconds, shape (K,)."""
+        """Return the step times of several nodes in seconds, shape (K,)."""
         taken = self._usual_s[nodes]
         jitter = self._scenario.compute.jitter
         if jitter:
@@ -122,14 +122,14 @@ class Conditions:
         return max(network.latency_ms, far_ms) / 1000.0
 
     def latencies_s(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
-        """Return `latency_s` of several pairs, shape (K,)."""
+        """Return the latencies between several pairs of nodes in seconds, shape (K,)."""
         network = self._scenario.network
         is_far = self.site_of[a] != self.site_of[b]
         far, near = network.between_sites_latency_ms, network.latency_ms
         return np.where(is_far, far, near) / 1000.0
 
     def delay_s(self, a: int, b: int, rng: random.Random) -> float:
-        """Return a random delay of a message: latency, jitter, and a round trip for each loss."""
+        """Return a random message delay: latency, jitter, and a round trip per lost packet."""
         network, latency_s = self._scenario.network, self.latency_s(a, b)
         taken_s = latency_s
         if network.jitter_ms:
@@ -141,20 +141,20 @@ class Conditions:
         return taken_s
 
     def mean_delay_s(self, latency_s: Floats) -> Floats:
-        """Return the mean delays of messages with these latencies, shape (K,)."""
+        """Return the mean message delays for given latencies, shape (K,)."""
         network = self._scenario.network
         lost = network.loss / (1.0 - network.loss)
         return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
 
     def is_behind_nat(self, node: int) -> bool:
-        """Return whether no node can connect to this node."""
+        """Return whether a node is behind NAT, so that no other node can connect to the node."""
         return bool(self._is_behind_nat[node])
 
     def is_cut(self, a: int, b: int, now_s: float) -> bool:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
-        """Return the times of partitions with the nodes that are cut off. `None` ends one."""
+        """Return the times of partitions with the isolated nodes. `None` ends a partition."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
         ends = [(p.ends_s, None) for p in self._partitions]
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
@@ -169,13 +169,13 @@ class Conditions:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all nodes start at once, stay, and can reach each other at all times."""
+        """Whether all nodes start together, never leave, and can always reach each other."""
         churn = self._scenario.churn
         comes_and_goes = churn.start_spread_s or churn.kill_every_s or churn.lost or churn.trace
         return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
 
     def _jitter(self, node: int, update: int) -> float:
-        """Return the random factor of one step. Factors of the next steps are cached."""
+        """Return the random factor for the time of one step. Factors of later steps are cached."""
         block, within = divmod(update, JITTER_BLOCK)
         known = self._jitters.get(node)
         if known is None or known[0] != block:
@@ -201,7 +201,7 @@ def _usual_step_s(compute: ComputeSpec) -> float:
 
 
 def _own_work_s(scenario: Scenario, merges: float) -> float:
-    """Return a node's mean seconds in a round, without its step, for this number of merges."""
+    """Return a node's mean seconds of work in a round with `merges` merges, without its step."""
     costs = scenario.costs
     per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
     return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0

@@ -1,4 +1,4 @@
-"""Random numbers that depend only on a seed and their purpose, not on the order of calls.
+"""Random numbers that depend only on the seed and the purpose, not on the order of calls.
 
 Each purpose has one stream. For many nodes at once, a counter is hashed instead of advancing a
 generator's state. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast
@@ -64,12 +64,12 @@ def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
 
 
 def drawn_nodes(rng: np.random.Generator, nodes: int, count: int) -> NDArray[np.bool_]:
-    """Pick `count` random nodes, and return a mask of them, shape (N,)."""
+    """Pick `count` random nodes, and return a boolean mask of these nodes, shape (N,)."""
     mask = np.zeros(nodes, dtype=np.bool_)
     mask[rng.choice(nodes, size=min(count, nodes), replace=False)] = True
     return mask
 
 
 def share_of_nodes(nodes: int, share: float) -> int:
-    """Return the number of nodes in a share, at least one if it is above 0."""
+    """Return the number of nodes in a share. A share above 0 has at least one node."""
     return max(1, round(nodes * share)) if share > 0.0 else 0

@@ -1,4 +1,4 @@
-"""Links that transfers share, in the virtual time of a `VirtualNetwork`."""
+"""Network links with shared bandwidth, in the virtual time of a `VirtualNetwork`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FairLinks:
         self._share(transfer)
 
     def hold(self, transfer: Transfer, *, is_held: bool) -> None:
-        """Stop a transfer during a cut of its link, or continue it."""
+        """Pause a transfer while the link is cut, or resume the transfer."""
         if transfer.is_held == is_held:
             return
         transfer.is_held = is_held

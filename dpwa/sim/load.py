@@ -75,7 +75,7 @@ def scenario_keys() -> tuple[str, ...]:
 
 
 def _run_spec(document: Document) -> RunSpec | None:
-    """Return the run, or `None` after adding the mistakes to the document."""
+    """Return the run, or add all mistakes to the document and return `None`."""
     values = document.values
     for key in _MAPPINGS:  # an empty key counts as left out
         if values.get(key, 0) is None:
@@ -145,7 +145,7 @@ def _with_trace(scenario: Scenario, document: Document) -> Scenario:
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:
-    """Return a run in which the nodes of a site are a group, for algorithms with groups."""
+    """Return the run with the nodes of each site as a group, for algorithms with groups."""
     if not spec.scenario.network.sites:
         return spec
     conditions = Conditions(spec)
@@ -299,7 +299,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def scenario_file(name: str) -> Path:
-    """Return the file of a scenario that comes with dpwa, or the one of this path.
+    """Return the file of a scenario that comes with dpwa, or the scenario file at a path.
 
     Raises:
         UserError: there is neither.

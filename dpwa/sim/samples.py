@@ -175,14 +175,14 @@ class RunRecorder:
         return not self.is_reached and self.is_wanted()
 
     def is_wanted(self) -> bool:
-        """Return whether to continue. This calls `watch` from time to time between samples."""
+        """Return whether the run should continue. Calls `watch` from time to time."""
         now = time.monotonic()
         if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
             self._ask(self.samples[-1])
         return not self.was_stopped
 
     def take_last_sample(self, moment: Moment) -> tuple[Sample, ...]:
-        """Take the last sample, unless this moment has one, and return all samples."""
+        """Take the final sample unless this moment has a sample, and return all samples."""
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
             self._take(self._sample(moment, needs_accuracy=True))

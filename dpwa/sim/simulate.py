@@ -36,7 +36,7 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
 
 
 def _as_arrays(spec: RunSpec) -> ArrayRounds | None:
-    """Return the run as arrays, or `None` if it needs whole nodes. See `Scenario.detail`."""
+    """Return the run as arrays, or `None` if the run needs whole nodes. See `Scenario.detail`."""
     scenario = spec.scenario
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         return None

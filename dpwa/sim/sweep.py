@@ -125,7 +125,7 @@ def run_all(
 
 @contextmanager
 def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set `stop`, and the second one end the process."""
+    """Make the first SIGINT or SIGTERM set `stop`, and the second signal end the process."""
 
     def came(number: int, frame: FrameType | None) -> None:
         if stop.number:

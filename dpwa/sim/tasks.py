@@ -45,7 +45,7 @@ class TrainingTask(Protocol):
         ...
 
     def starts(self) -> Floats:
-        """Return the initial parameters, shape (N, D), which are equal if nodes train."""
+        """Return the initial parameters, shape (N, D). With training, all nodes start equal."""
         ...
 
     def step(self, x: Floats, nodes: Integers) -> Floats | None:
@@ -61,7 +61,7 @@ class TrainingTask(Protocol):
         ...
 
     def evaluate(self, mean: Floats) -> tuple[float | None, float | None]:
-        """Return loss and accuracy of one model, shape (D,), each `None` if the task has none."""
+        """Return loss and accuracy of one model of shape (D,). A missing value is `None`."""
         ...
 
 
@@ -270,7 +270,7 @@ class Digits:
         return batch
 
     def _deal(self) -> tuple[Integers, Integers, Integers]:
-        """Return the first example of each node, its number of examples, and all of them."""
+        """Return the first example index and example count of each node, and all examples."""
         examples, nodes = len(self._labels), self._nodes
         if not self._options.private:
             return np.zeros(nodes, np.int64), np.full(nodes, examples), np.arange(examples)

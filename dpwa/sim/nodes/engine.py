@@ -136,7 +136,7 @@ class NodesRun:
     # Planned events
 
     def _partition(self, told: str) -> None:
-        """Cut and heal links for the partition of this moment."""
+        """Apply the network partition of the current moment: cut and restore links."""
         now, parts = self.network.clock.now(), list[list[int]]()
         for node in range(self._conditions.nodes):
             found = (p for p in parts if not self._conditions.is_cut(p[0], node, now))
@@ -149,7 +149,7 @@ class NodesRun:
         self._note(told)
 
     def _plan_next_change(self) -> None:
-        """Apply the changes of this moment, and plan the next changes."""
+        """Apply all due node changes, such as kills, and schedule the next change."""
         now = self.network.clock.now()
         for change in self._changes:
             if change.time_s > now:
@@ -223,7 +223,7 @@ class NodesRun:
     def work(
         self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
     ) -> None:
-        """Train, like a program that has made a connection."""
+        """Run the training loop of one node, as a program with a connection would."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
@@ -265,25 +265,25 @@ class NodesRun:
         return None if losses is None else float(losses[0])
 
     def _keep_pace(self, node: SimulatedNode) -> None:
-        """In lockstep, wait until all nodes have taken this round."""
+        """In lockstep mode, wait until all nodes have finished the round."""
         if self._is_lockstep:
             self._pass_turns()
             while node.advanced is not None and node.pace > self._pace:
                 node.advanced.wait()
 
     def _slowest(self) -> int:
-        """Return the round of the slowest node."""
+        """Return the round number of the slowest training node."""
         return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
 
     def _pass_turns(self) -> None:
-        """Wake the nodes that wait for the slowest node, if its round has changed."""
+        """Wake the waiting nodes if the slowest node's round has changed."""
         before, self._pace = self._pace, self._slowest() if self._is_lockstep else 0
         for node in self.nodes if self._pace != before else ():
             if node.advanced is not None:
                 node.advanced.notify_all()
 
     def kill(self, node: SimulatedNode) -> None:
-        """End a node without a goodbye."""
+        """Kill a node without a goodbye message to peers."""
         self._note(NodeChangeKind.KILL.told_of(node.name))
         self._end(node)
 
@@ -391,7 +391,7 @@ def only_errors() -> Iterator[None]:
 
 
 class SimulatedNode:
-    """One node of a run, with all its processes."""
+    """One simulated node, with all processes that it has run."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -415,7 +415,7 @@ class SimulatedNode:
 
     @property
     def trains(self) -> bool:
-        """Whether its parameters count. A restarted process first adopts the state of its peers."""
+        """Whether the node trains. A restarted process first adopts the state of its peers."""
         return self.lives_now and (self.has_joined or self.lives == 1)
 
     def report(self) -> tuple[int, int]:

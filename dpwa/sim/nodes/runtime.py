@@ -116,7 +116,7 @@ class VirtualRuntime:
         self._threads.clear()
 
     def pass_by(self, seconds: float) -> None:
-        """Let time pass only for the cleanup after this process."""
+        """Advance the clock only for the cleanup of this dead process."""
         self._passed_by_s += seconds
 
     def _now_of_dead(self) -> float:
@@ -124,7 +124,7 @@ class VirtualRuntime:
 
 
 class Sleeper:
-    """One greenlet, while it waits."""
+    """One wait of one greenlet."""
 
     __slots__ = ("_greenlet", "_is_over", "_is_woken", "_runtime")
 
@@ -135,7 +135,7 @@ class Sleeper:
         self._is_woken = False
 
     def sleep(self, timeout_s: float | None) -> bool:
-        """Wait until `wake`, but at most this many seconds. Return whether `wake` was called.
+        """Wait at most `timeout_s` seconds for `wake`. Return whether `wake` was called.
 
         Raises GreenletExit if the process of this greenlet is dead.
         """
@@ -154,7 +154,7 @@ class Sleeper:
         return self._is_woken
 
     def wake(self) -> None:
-        """Let the greenlet continue, after all other events of this moment."""
+        """Resume the greenlet after all other events of the current moment."""
         if not self._is_woken and not self._is_over:
             self._is_woken = True
             self._runtime.network.call_later(0.0, self._resume)

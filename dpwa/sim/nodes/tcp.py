@@ -27,7 +27,7 @@ CONNECTING_BYTES = 4 * 64 + 3 * PACKET_BYTES  # of a handshake in each direction
 
 
 class VirtualReceipt:
-    """Reports when all bytes of a message have left."""
+    """Reports when the sender has sent all bytes of a message."""
 
     def __init__(self) -> None:
         self.done = False
@@ -69,7 +69,7 @@ class VirtualTcp:
         return self.model.may_connect(client, server) and not self.network.is_cut(client, server)
 
     def connected(self, dealer: DealerSocket, router: RouterSocket) -> TcpConnection:
-        """Return a new connection, after its handshake."""
+        """Return a new connection whose handshake is complete."""
         self._numbers += 1
         connection = TcpConnection(self, self._numbers, dealer, router)
         self._connections[connection.number] = connection
@@ -139,7 +139,7 @@ class Stream:
         self._waiting.clear()
 
     def set_cut(self, *, is_cut: bool) -> None:
-        """Pause while the link is cut, and continue afterwards."""
+        """Pause the stream while the link is cut, and resume the stream afterwards."""
         if self._transfer is not None:
             self._tcp.links.hold(self._transfer, is_held=is_cut)
         if not is_cut:
@@ -177,7 +177,7 @@ class Stream:
         self._send_next()
 
     def _leaves(self, message: WireMessage) -> None:
-        """Send a small message, which needs no share of a link."""
+        """Send a small message without reserving a share of a link."""
         self._left_at = max(self._left_at, self._network.clock.now()) + message.nbytes / self._rate
         self._count(message)
         self._under_way_now(message.frames)
@@ -289,7 +289,7 @@ class TcpConnection:
 
 
 class LinkModel(Protocol):
-    """The properties of links between nodes, by their names."""
+    """The properties of links between nodes, by node names."""
 
     def delay_s(self, sender: str, to: str) -> float:
         """Return a random one-way delay of a message, without the time for its bytes."""

@@ -1,4 +1,4 @@
-"""The work of an adapter, for the parameter array of one simulated node.
+"""Gossip training of one simulated node on a parameter array, as an adapter does.
 
 Copying and checking a hundred megabytes at each step of each node would take minutes. So a snapshot
 has fewer bytes, but the same number of pieces, and each piece counts on the wire like a real piece
@@ -55,7 +55,7 @@ class ArrayTraining:
         self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
-        """Adopt the state of peers if they already train. Return whether they do."""
+        """Adopt the state of peers if the peers already train. Return whether the peers do."""
         layout = self._model.layout
         image = Target("values", layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
         return self._states.start(image) is not None

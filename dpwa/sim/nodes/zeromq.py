@@ -231,7 +231,7 @@ class PairSocket(VirtualSocket):
         self._meet(endpoint)
 
     def connect(self, endpoint: str) -> None:
-        """Connect to the socket that is bound there, now or later."""
+        """Connect to the socket that is bound to the endpoint, now or later."""
         self._meet(endpoint)
 
     def _meet(self, endpoint: str) -> None:
@@ -341,7 +341,7 @@ class RouterSocket(VirtualSocket):
 
 
 class DealerSocket(VirtualSocket):
-    """A DEALER that connects to one endpoint, and connects again."""
+    """A DEALER that connects to one endpoint, and reconnects."""
 
     connect_timeout = 0
     reconnect_ivl = 100
@@ -382,7 +382,7 @@ class DealerSocket(VirtualSocket):
         self._after(there, attempt, lambda: self._answered(attempt, server))
 
     def _answered(self, attempt: int, server: str) -> None:
-        """Handle the answer of the other host: a refusal, or the start of the handshake."""
+        """Handle the reply of the remote host: a refusal, or the start of the handshake."""
         if not self.tcp.connects(self.host, server):
             self._after(self.connect_timeout / 1000.0, attempt, self._failed)
         elif self.endpoint not in self.tcp.listeners:

@@ -1,4 +1,4 @@
-"""Plain pulls in lockstep, for all nodes at once: x += f * (x[peers] - x) on one array.
+"""Gossip pulls in lockstep for all nodes at once: x += f * (x[peers] - x) on one array.
 
 This is exact for `algorithm: gossip` if all nodes are always present, can reach each other, and no
 fetch times out. Then all peers keep the same score, so flow control picks each with the same
@@ -61,7 +61,7 @@ class ArrayRounds:
 
     @property
     def fits(self) -> bool:
-        """Whether the run has only plain pulls in lockstep without failures."""
+        """Whether arrays can simulate the run: only plain pulls in lockstep without failures."""
         spec, config = self._spec, self._config
         is_plain = config.algorithm == "gossip" and not self._rule.asks_leader
         longest_s = self._links.longest_s(min(MAX_READERS, spec.scenario.nodes))
@@ -79,7 +79,7 @@ class ArrayRounds:
         return RunOutcome(samples, self.figures(), (), NAME, recorder.was_stopped)
 
     def take_rounds(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
-        """Take rounds until `rounds` or `seconds` are over, or the recorder ends the run."""
+        """Simulate rounds until `rounds` or `seconds` are reached, or the recorder ends the run."""
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             self._round(seconds)
         return self._moment()
@@ -112,7 +112,7 @@ class ArrayRounds:
         )
 
     def _round(self, ends_s: float) -> None:
-        """Let all nodes publish, ask, train and merge, if there is time for a round."""
+        """Simulate one round of all nodes: publish, fetch, train and merge, if time remains."""
         readers, peers = self._asking()
         fetch_s = self._links.fetch_s(readers, peers)
         if not self._pass_time(readers, fetch_s, ends_s):
@@ -139,7 +139,7 @@ class ArrayRounds:
         return nodes, peers
 
     def _pass_time(self, readers: Integers, fetch_s: Floats, ends_s: float) -> bool:
-        """Add the time of a round, and return whether the round ends in time."""
+        """Add the time of a round, and return whether the round ends before the run does."""
         step_s = self._conditions.steps_s(self._all, np.full(len(self.x), self.rounds), self.time_s)
         step_s = step_s + self._conditions.own_work_s
         taken_s = step_s.copy()
@@ -197,7 +197,7 @@ class ArrayRounds:
 
 
 def part_of(fraction: float, turn: int, dimension: int) -> slice:
-    """Return the slice of parameters that a fetch has. With a fraction, the parts take turns."""
+    """Return the slice of parameters in a fetch. With a fraction, the parts take turns."""
     parts = min(dimension, math.ceil(1 / fraction))
     index = turn % parts
     return slice(dimension * index // parts, dimension * (index + 1) // parts)

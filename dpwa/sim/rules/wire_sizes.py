@@ -103,7 +103,7 @@ class Links:
         self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
 
     def fetch_s(self, readers: Integers, servers: Integers) -> Floats:
-        """Return the seconds of fetches that start together, shape (K,)."""
+        """Return the duration in seconds of each simultaneous fetch, shape (K,)."""
         conditions, nbytes = self._conditions, self._sizes.answer
         flows = np.bincount(servers, minlength=conditions.nodes)[servers]
         latency_s = conditions.mean_delay_s(conditions.latencies_s(readers, servers))
