@@ -77,7 +77,7 @@ def test_zsh_gets_its_script_and_completions(environment):
     told = run(["dpwa"], {**environment, "_DPWA_COMPLETE": "source_zsh"})
     assert told.strip().startswith("#compdef dpwa")
     asked = {"_DPWA_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "dpwa sta"}
-    assert '"status":"Show clock' in run(["dpwa"], {**environment, **asked})
+    assert '"status":"Show the training clock' in run(["dpwa"], {**environment, **asked})
 
 
 @needs_zsh
