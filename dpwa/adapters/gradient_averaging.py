@@ -1,4 +1,4 @@
-"""GradientAveraging averages gradients over the nodes in sync, as soon as they are computed."""
+"""GradientAveraging averages each gradient over the nodes in sync once the gradient is computed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class GradientAveraging(Closeable):
-    """Averages the gradients of a module over the nodes in sync, in buckets.
+    """Averages a module's gradients, bucket by bucket, over all nodes in sync.
 
     All nodes have the same buckets, and average them in the same order. A node averages, in place
     and on the training thread, at the end of a backward pass. It averages all parameters that are
@@ -142,7 +142,7 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def stepped(self) -> None:
-        """After an optimizer step, discard the used averages and report the step to the rounds."""
+        """After an optimizer step, discard the used averages, and admit new members or rejoin."""
         self._begin_anew()
         self._averaged.clear()
         taken, self._taken = self._taken, 0

@@ -48,7 +48,7 @@ class HostSide:
         return math.sqrt(sum(square.item() for square in squares))
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Copy a tile's values from the host to the tile's device, unless that is the CPU."""
+        """Copy values from the host to the tile's device, unless this device is the CPU."""
         return values
 
     def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
