@@ -1,4 +1,4 @@
-"""PendingOperations: the operations that users' threads share with the engine.
+"""PendingOperations: unfinished adds and reads, which user threads hand to the engine.
 
 Users add operations and wait for them. The engine handles operations, and publishes the state of
 the view.
@@ -26,7 +26,7 @@ AddedParts = list[tuple[int, int | None, ByteArray]]  # by shard: number of ids,
 
 @dataclass(frozen=True)
 class Present:
-    """The state of a view. The object never changes. The engine replaces it."""
+    """State of the view's tables. The object never changes. The engine replaces it."""
 
     view: GroupView
     is_ready: bool = False  # whether all members have sent their reports
@@ -59,7 +59,7 @@ class PendingRead:
 
 
 class PendingOperations:
-    """The operations that users share with the engine.
+    """Unfinished adds and reads that user threads hand to the engine.
 
     `changed` guards the data, and is notified when users may continue.
     """
@@ -82,7 +82,7 @@ class PendingOperations:
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of the additions that were not acknowledged."""
+        """Number of bytes of this node's unacknowledged additions."""
         with self.changed:
             return self._left_bytes - self._seen_bytes
 
@@ -110,7 +110,7 @@ class PendingOperations:
             return {k: n for k, n in made.items() if table in (None, k[0])}
 
     def is_flushed(self, marks: Mapping[Key, int]) -> bool:
-        """Return whether all additions up to these numbers were acknowledged."""
+        """Return whether all additions up to the numbers in `marks` were acknowledged."""
         return all(
             self._counters.get(key, 0) >= mark and next(iter(self._unseen[key]), mark + 1) > mark
             for key, mark in marks.items()
@@ -122,7 +122,7 @@ class PendingOperations:
             return sorted(fresh.union(key for key, unseen in self._unseen.items() if unseen))
 
     def raise_failure(self, table: int | None = None) -> None:
-        """Raise the error of a failed addition to a table, or to any table, once."""
+        """Raise the error of a failed addition to `table` (`None`: to any table), only once."""
         with self.changed:
             number = next(iter(self._failed), None) if table is None else table
             error = None if number is None else self._failed.get(number)
@@ -131,7 +131,7 @@ class PendingOperations:
                 raise error
 
     def check(self, table: int) -> None:
-        """Raise `MismatchError` if a member has made a different table with this number."""
+        """Raise `MismatchError` if a member has made a different table with the number `table`."""
         if table in self._mismatches:
             raise MismatchError(f"table {table}: {self._mismatches[table]} [DPWA-E168]")
 
@@ -163,7 +163,7 @@ class PendingOperations:
             self.changed.notify_all()
 
     def note_parted(self, own: str) -> None:
-        """Record that two parts of the cluster have continued without each other."""
+        """Record that a network partition occurred, and that each part has continued alone."""
         self._note_left_out(
             f"the connection between {own} and the others was lost, and each part has continued "
             "alone. From now on, only the tables of the larger part are used. The additions of "
@@ -171,7 +171,7 @@ class PendingOperations:
         )
 
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
-        """Record that this process was stopped, and cannot reach the other nodes since."""
+        """Record that this process was suspended, and that it cannot reach the nodes in `gone`."""
         self._note_left_out(
             f"{own} was stopped for too long, and cannot reach {', '.join(gone)} any more. "
             "These nodes may have continued without it [DPWA-E245]"
@@ -201,7 +201,7 @@ class PendingOperations:
             return taken
 
     def take_again(self) -> list[Addition]:
-        """Return all additions that were not acknowledged, in their order."""
+        """Return all unacknowledged additions of this node, in their order."""
         with self.changed:
             self.take_fresh()
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
@@ -222,7 +222,7 @@ class PendingOperations:
         return error is None and not addition.is_first
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
-        """Store a piece of an answer. Drop pieces that were not requested."""
+        """Store a piece of the answer to a read. Drop pieces that were not requested."""
         with self.changed:
             ask = self._asked.get(request)
             if ask is None or start != ask.got_bytes or start + data.nbytes > ask.data.nbytes:

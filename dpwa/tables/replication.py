@@ -1,4 +1,4 @@
-"""Replication copies an addition to all copies of a shard, and a state to a new copy."""
+"""Replication sends additions to all replicas of a shard, and whole shards to new replicas."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Replication:
         self._warned: set[Key] = set()  # shards with a warning, until their copies are complete
 
     def begin_view(self) -> None:
-        """Drop the operations of the old view, because they will be sent again."""
+        """Drop the old view's operations, because nodes will send the operations again."""
         self._awaited.clear()
         self._copying.clear()
         self._refused.clear()
@@ -157,7 +157,7 @@ class Replication:
     # As replica
 
     def replicate(self, message: TableAddition, data: Frame) -> None:
-        """Apply an addition that the primary has sent to its replicas."""
+        """Apply an addition from the primary to this node's replica of the shard."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is not None:
@@ -175,7 +175,7 @@ class Replication:
         self._say(message.name, Item(TableReplicated, fields))
 
     def _own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return this node's copy of a shard, or `None` if its state must be requested."""
+        """Return this node's replica, or `None` if the primary must send the shard's state."""
         copy = self._store.own_replica(key, primary)
         if copy is None:
             self._missed.setdefault(key, self._mail.now)
@@ -195,7 +195,7 @@ class Replication:
             log.warning("this node requests the state of a shard again: %s [DPWA-W037]", reason)
 
     def ask_again(self) -> bool:
-        """Request the states of copies that missed an addition. Return whether any is due."""
+        """Request new states for replicas that missed an addition. Return whether any is due."""
         keys = [key for key, due in self._missed.items() if due <= self._mail.now]
         for key in keys:
             try:
@@ -214,7 +214,7 @@ class Replication:
     # Transfer of states
 
     def copy(self, number: int, plan: TablePlan, own: str) -> None:
-        """Send new replicas of a table the states that they need."""
+        """Send the shards' states from this node to the new replicas of a table."""
         for copy in plan.copies:
             if copy.source == own:
                 key = number, copy.shard
@@ -222,7 +222,7 @@ class Replication:
                 self._send_state(key, copy.target)
 
     def take_state(self, message: TableState, data: Frame) -> None:
-        """Store a piece of the state of this node's copy."""
+        """Store a piece of a shard's state in this node's replica."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is None:

@@ -1,4 +1,4 @@
-"""Requests sends additions and reads of this node to members, and answers those of members."""
+"""Requests sends this node's additions and reads to members, and answers members' requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES = 1024**3  # maximum size of all waiting answers
 
 @dataclass
 class ReadAnswer:
-    """The rows of an answer, or the reason why there are none."""
+    """Answer to a read: the requested rows, or the reason for a refusal."""
 
     request: int
     reply: Reply
@@ -37,7 +37,7 @@ class ReadAnswer:
     until: float | None = None  # the time when the answer is given up
 
     def send_pieces(self, now: float) -> bool:
-        """Send the rows. Return whether all were sent, or the other side does not read them."""
+        """Send the rows. Return whether all rows were sent, or the receiver has stopped reading."""
         if self.refused is not None:
             reason = self.refused[: limits.MAX_REASON_CHARACTERS]
             self.reply(TableRefused(request=self.request, reason=reason))
@@ -61,7 +61,7 @@ class ReadAnswer:
 
 
 class Answers:
-    """The answers of a node. Belongs to the RxThread, which sends them."""
+    """Queue of this node's answers to reads. Belongs to the RxThread, which sends them."""
 
     def __init__(self) -> None:
         self._waiting: deque[ReadAnswer] = deque()

@@ -68,7 +68,7 @@ class ShardTransfer(NamedTuple):
 
 
 def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacement:
-    """Place new shards. Members become primaries in turn, and the next members hold the replicas.
+    """Assign new shards to members: primaries in turn, and replicas to the next members.
 
     `members` are in the order of the view. A shard has `replicas` copies besides the primary, or
     fewer if there are not enough members.
@@ -108,7 +108,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
 
 def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTransfer]:
-    """Return the transfers after which all holders have the state of their shards."""
+    """Return the transfers that give each holder in `now` the state of its shards."""
     return [
         ShardTransfer(shard, holders[0], member)
         for shard, holders in enumerate(now.holders)
@@ -184,12 +184,12 @@ def as_row_ids(given: Any, rows: int) -> np.ndarray:
 
 
 def rows_shape(rows: int, columns: int | None) -> tuple[int, ...]:
-    """Return the shape of a number of rows. If `columns` is `None`, the table is a vector."""
+    """Return the shape of an array of rows. If `columns` is `None`, the table is a vector."""
     return (rows,) if columns is None else (rows, columns)
 
 
 def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return a user's values of rows as an array of this shape and dtype.
+    """Return a user's row values as an array with the given shape and dtype.
 
     A single row may lack its first dimension. Values that are not finite are kept. The array may
     share the memory of the argument.
@@ -223,7 +223,7 @@ def is_increasing(ids: np.ndarray) -> bool:
 
 
 def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRows]:
-    """Divide the rows that a user has named into parts, one for each shard with some of them.
+    """Group the requested rows by shard, and omit shards without requested rows.
 
     `ids` are in any order. `None` means all rows.
     """
@@ -237,7 +237,7 @@ def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRow
 
 
 def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
-    """Return, for each shard that has ids, their places in the array, as parts without rows."""
+    """Group the indices of `shard_of_id` by shard. Each `ShardRows` has no `rows`."""
     order: np.ndarray | None = None
     if (shard_of_id[1:] < shard_of_id[:-1]).any():
         order = shard_of_id.argsort(kind="stable")
@@ -251,7 +251,7 @@ def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
 
 
 def check_size(nbytes: int) -> None:
-    """Raise `UserError` if this number of bytes cannot be sent to one shard at once."""
+    """Raise `UserError` if `nbytes` are too many bytes for one call on one shard."""
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
             f"{nbytes} bytes for one shard are more than the maximum of {limits.MAX_KEYS_BYTES} in "

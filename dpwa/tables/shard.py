@@ -1,4 +1,4 @@
-"""The common part of a shard's primary and replicas, for all kinds of rows.
+"""Base class of shard copies, primary or replica, for all kinds of rows.
 
 An addition carries the id of its client and a counter. The counter is 1, 2, 3, ... for the
 additions of this client to this shard. The shard stores the last counter of each client together
@@ -36,7 +36,7 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def pieces(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Piece]:
-    """Yield a state as pieces of at most `CHUNK_BYTES`. Copy one piece at a time.
+    """Yield a shard's state as pieces of at most `CHUNK_BYTES`. Copy one piece at a time.
 
     `header` holds the sizes that the receiver allocates. As JSON it has at most `CHUNK_BYTES`.
     """
@@ -55,7 +55,7 @@ def _contents(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator
 
 
 class Import:
-    """Receives the pieces of a state.
+    """Receives the pieces of a shard's state from another member.
 
     `begin` allocates memory of the sizes in a header, and returns the memory of each stream. `end`
     is called when all pieces have arrived and the checksum is right.
@@ -150,22 +150,22 @@ class ReplicatedState(ABC):
 
     @abstractmethod
     def read_rows(self, rows: Any) -> np.ndarray:
-        """Return a copy of some rows. Raises `ProtocolError` if they do not exist."""
+        """Return a copy of the given rows. Raises `ProtocolError` if they do not exist."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays of the state. The updater's arrays are named `state.NAME`."""
+        """Return all arrays of the shard's state. The updater's arrays are named `state.NAME`."""
 
     @abstractmethod
     def _resize(self, rows: int) -> None:
-        """Allocate memory for a number of rows. Raises `ProtocolError` if it is invalid."""
+        """Allocate memory for `rows` rows. Raises `ProtocolError` if it is invalid."""
 
     @abstractmethod
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
-        """Check an addition, then apply it. Raises `ProtocolError` if it is malformed."""
+        """Check and apply an addition. Raises `ProtocolError` if it is malformed."""
 
     def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Check the given values of rows, then replace the present values by them."""
+        """Check the given row values, then overwrite the present row values."""
         raise ProtocolError("this table accepts no initial values for its rows")
 
     def apply(
@@ -286,12 +286,12 @@ def check_ids(ids: np.ndarray) -> None:
 
 
 def check_increasing(ids: np.ndarray) -> None:
-    """Raise `ProtocolError` if ids are not sorted and unique, as `accumulate` returns them."""
+    """Raise `ProtocolError` if the ids of an addition are not sorted and unique."""
     check_ids(ids)
     if not is_increasing(ids):
         raise ProtocolError("the rows of an addition are not sorted and unique")
 
 
 def state_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of an updater under the names with which they are sent."""
+    """Return an updater's state arrays under the names that messages use, `state.NAME`."""
     return {f"state.{name}": array for name, array in state.items()}

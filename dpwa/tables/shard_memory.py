@@ -52,7 +52,7 @@ class ShardState(ReplicatedState):
         self._state = updater.new_state(shape, self.dtype)
 
     def read_rows(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return a copy of all rows, or of the given rows, int64 of shape (n,) in any order."""
+        """Return a copy of all rows, or of the rows with the given int64 numbers."""
         self._check_whole()
         if rows is None:
             return np.array(self.values)
@@ -97,7 +97,7 @@ READS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class ShardMemory:
-    """The values of a shard, after a header of `HEADER_BYTES` with the sequence number."""
+    """Memory with a sequence number in a header of `HEADER_BYTES`, then a shard's values."""
 
     def __init__(self, memory: ByteArray, spec: TableSpec, rows: int) -> None:
         self._sequence = memory[:8].view(np.uint64)
@@ -111,7 +111,7 @@ class ShardMemory:
     def read_into(
         self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None
     ) -> bool:
-        """Copy rows once to these places of the target. Return whether the copy is consistent."""
+        """Copy rows to `target[where]`. Return whether the copy is consistent."""
         before = int(self._sequence[0])
         if before % 2:
             return False

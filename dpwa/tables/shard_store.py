@@ -1,4 +1,4 @@
-"""ShardStore: the tables that a node knows, and its copies of their shards."""
+"""ShardStore: a node's table descriptions and its copies of table shards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShardStore:
         self.tables = {}
 
     def drop_incomplete(self) -> None:
-        """Drop incomplete copies. The former copies have all acknowledged additions."""
+        """Discard incomplete shard copies. The former copies have all acknowledged additions."""
         for key in [key for key, copy in self.copies.items() if not copy.state.is_whole]:
             self._drop(key)
         self.copies |= self._former
@@ -76,7 +76,7 @@ class ShardStore:
                 self._place((number, shard), plan, is_to_come=shard in to_come)
 
     def renew(self, key: Key) -> None:
-        """Make a copy again, because it has missed an addition.
+        """Start to replace this node's copy of a shard, because the copy has missed an addition.
 
         Until then, the former copy is used, because this node has confirmed no addition since.
         """
@@ -87,7 +87,7 @@ class ShardStore:
             self._place(key, self.tables[key[0]], is_to_come=True)
 
     def be_ready(self, number: int) -> bool:
-        """Record that a table's first values are stored. Return whether the table exists."""
+        """Record that a table's initial values are stored. Return whether the table exists."""
         plan = self.tables.get(number)
         if plan is not None:
             self.tables[number] = replace(plan, is_ready=True)
@@ -100,7 +100,7 @@ class ShardStore:
         return plan.placement.holders[key[1]]
 
     def own_primary(self, key: Key) -> ShardCopy:
-        """Return the copy of a shard whose primary is this node."""
+        """Return this node's primary copy of a shard, or raise `ProtocolError`."""
         if self.holders(key)[:1] != (self._own,):
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
         if key not in self.copies:  # memory was short when the table was made, so no copy has data
@@ -113,7 +113,7 @@ class ShardStore:
         return self.copies[key]
 
     def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return this node's replica of a shard, or `None` if memory for it was short."""
+        """Return this node's replica of a shard, or `None` if its allocation failed."""
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
             raise ProtocolError(f"{primary} is not the primary of this copy of shard {key[1]}")

@@ -20,7 +20,7 @@ MAX_VALUES = 2**40  # maximum number of values of a table
 
 
 class TableSpec(StrictModel):
-    """The description of a table, with the number of its copies."""
+    """Description of a table, including the number of copies of each shard."""
 
     kind: Literal["array", "key_value"] = "array"  # rows have numbers, or keys
     rows: int = Field(default=0, ge=0)  # 0 for a key-value table

@@ -1,4 +1,4 @@
-"""The tables that users work with. Rows have numbers or keys."""
+"""Table classes of the public API. Rows have numbers or keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpwa.tables.specs import TableSpec, packed
 
 
 class Table:
-    """The common part of all kinds of tables.
+    """Base class of all tables.
 
     Tables are numbered in the order in which a node makes them. This order is the same on all
     nodes. Of the `first` values, only those of the first member are used. If a node has made a
@@ -131,7 +131,7 @@ class PendingGet:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` returns or raises at once."""
+        """Whether `wait` returns or raises without blocking."""
         return self._ended.is_set()
 
     def wait(self) -> np.ndarray:
@@ -158,7 +158,7 @@ class ArrayTable(Table):
     """A table whose rows are numbered from 0, as a vector or a matrix."""
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, of all rows or of some.
+        """Return the newest values of all rows, or of the rows in `row_ids`.
 
         They include this node's earlier additions. After a `barrier`, they also include the earlier
         additions of all other nodes.
@@ -258,7 +258,7 @@ class KeyValueTable(Table):
 
 
 class SyncedArray:
-    """An array of which each worker has a copy. `sync` adds up the changes of all copies.
+    """An array with a local copy on each worker. `sync` adds up the changes of all copies.
 
     Source: the shared variables of Multiverso's Python binding.
 

@@ -32,7 +32,7 @@ State = dict[str, np.ndarray]
 
 
 class Updater:
-    """A way to apply additions. The default is x += d.
+    """Base class of updaters, which apply additions to rows. The default is x += d.
 
     Args:
         options: an instance of `options_model`.
@@ -60,7 +60,7 @@ class Updater:
         return {name: np.zeros(shape, dtype) for name in self.state_names}
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Apply an addition, in place.
+        """Apply an addition to `values` and `state` in place.
 
         Args:
             values: x, with the shape and dtype of the `state` arrays and `delta`.
@@ -70,7 +70,7 @@ class Updater:
         values += delta
 
     def apply(self, values: np.ndarray, state: State, rows: Rows, delta: np.ndarray) -> None:
-        """Apply an addition to some rows of a shard, in place.
+        """Apply an addition in place to the given rows of a shard.
 
         Args:
             values: all rows of the shard.
@@ -118,7 +118,7 @@ def updater_names() -> tuple[str, ...]:
 
 
 def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater:
-    """Return a new updater with these options.
+    """Return a new updater with the given options.
 
     Raises:
         UnknownNameError: no updater of this name is registered.
@@ -134,7 +134,7 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
 
 @register_updater("default")
 class Default(Updater):
-    """x += d. Source: Multiverso."""
+    """Adds each addition to the values: x += d. Source: Multiverso."""
 
     is_in_place = True
 
@@ -208,7 +208,7 @@ class LeaseOptions(StrictModel):
 
 @register_updater("lease")
 class LeaseUpdater(Updater):
-    """Rows are leases, and an addition changes the holders of rows.
+    """Treats each row as a lease. An addition changes the holder of a lease.
 
     See `dpwa.policy.range_leases`. `dpwa.dataset.SharedSampler` uses this updater.
     """
@@ -217,5 +217,5 @@ class LeaseUpdater(Updater):
     form = COLUMNS, "float64"
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Change those rows whose holder is the former holder that the addition names."""
+        """Change the rows whose present holder equals the former holder in the addition."""
         change_rows(values, delta)
