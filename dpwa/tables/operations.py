@@ -1,4 +1,4 @@
-"""User: the user's side of a node's tables. It enqueues operations and waits for them."""
+"""User: enqueues the table operations of user threads, and waits for the results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Reading:
 
 
 class User:
-    """The part of a node that its tables share."""
+    """Enqueues the operations of all tables of a node, and waits for the results."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class User:
                 )
 
     def present(self, deadline: Deadline) -> Present:
-        """Return the state of this node's view, as soon as all members have started the view."""
+        """Wait until all members have started the view, and return the view's state."""
         present = self._present()
         if present is not None:
             return present
@@ -181,11 +181,11 @@ class User:
         self._engine.submit(partial(self._engine.announce, number))
 
     def is_first(self, present: Present) -> bool:
-        """Return whether this node must store the first values of tables."""
+        """Return whether this node must store the initial values of tables."""
         return present.view.names[0] == self._contacts.own.name
 
     def wait_for_news(self, number: int, present: Present, deadline: Deadline) -> None:
-        """Wait until the state of the view changes. Raise an error if a member's table differs."""
+        """Wait until the view or a table changes. Raise an error if a member's table differs."""
 
         def is_news() -> bool | None:
             self.pending.check(number)
