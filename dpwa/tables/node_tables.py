@@ -1,4 +1,4 @@
-"""Tables: all tables of a node."""
+"""Tables: creates and owns all tables of a node."""
 
 from __future__ import annotations
 
@@ -177,15 +177,15 @@ class Tables(Closeable):
         self._user.waited_at = None
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the caller waits for other nodes, such as for a change."""
+        """Return a context manager for code that waits for other nodes."""
         return self._connection.node.rx.unthrottled()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all additions of this node are in all copies."""
+        """Wait until all copies of the shards contain all additions of this node."""
         self._user.flush(None, self._user.deadline(timeout_s))
 
     def close(self) -> None:
-        """Wait until all additions are in all copies. Then leave the group of nodes.
+        """Wait until all shard copies contain all additions. Then leave the group of nodes.
 
         In a forked child process, this does nothing.
         """
@@ -200,7 +200,7 @@ class Tables(Closeable):
             self._group.leave_group()
 
     def _counted(self, make: Callable[[int], T]) -> T:
-        """Return a table. If making it timed out, its number is free, and you can try again."""
+        """Make and return the next table. After an error, the next call uses the same number."""
         self._user.check_open()
         if self._made >= limits.MAX_TABLES:
             raise UserError(f"a node can have at most {limits.MAX_TABLES} tables [DPWA-E171]")
@@ -218,7 +218,7 @@ class Tables(Closeable):
 
 
 def _counted(tell: Tell, contacts: Contacts) -> Tell:
-    """Return a function that sends a message to a member, and counts the bytes of its data."""
+    """Return a wrapper of `tell` that also counts the bytes sent to each member."""
 
     def tell_and_count(member: str, message: Message, data: Frame | None) -> None:
         contacts.count(member, sent=len(data or b""))
