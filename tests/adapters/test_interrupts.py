@@ -71,7 +71,7 @@ def test_a_node_goes_on_that_is_interrupted_at_some_moments_of_a_round(case, cou
 
 @pytest.mark.parametrize(
     ("case", "files", "count"),
-    [("tables", {"pending.py"}, 20), ("collectives", {"runner.py", "runtime.py"}, 4)],
+    [("tables", {"pending.py"}, 20), ("collectives", {"call.py", "runtime.py"}, 4)],
     indirect=["case"],
 )
 def test_a_node_goes_on_that_is_interrupted_while_it_enters_or_leaves(case, files, count):
