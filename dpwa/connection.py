@@ -281,7 +281,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def clock(self) -> float:
-        """The training clock. Each update adds 1, and a merge averages the clocks of both nodes."""
+        """The training clock. An update adds 1, and a merge interpolates it like the parameters."""
         return self.node.clock
 
     @property

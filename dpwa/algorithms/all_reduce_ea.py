@@ -237,7 +237,7 @@ class FlatFloats:
             if tensor.dtype not in _NARROW + _WIDE:
                 expected = ", ".join(_NARROW + _WIDE)
                 raise ParametersError(
-                    f"elastic averaging expected the dtype {expected} (got {tensor}) [DPWA-E164]"
+                    f"elastic averaging needs a dtype of {expected} (got {tensor}) [DPWA-E164]"
                 )
         if self._payload.result() is not values:
             raise ParametersError(

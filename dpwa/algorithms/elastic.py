@@ -18,8 +18,8 @@ class ElasticOptions(StrictModel):
     period: int = Field(default=10, ge=1, description="local steps between two elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
-        description="fraction of their distance that the center moves toward the parameters. The "
-        "parameters move the fraction beta/N toward the center. N is the number of nodes",
+        description="fraction of the distance to the parameters that the center moves. The "
+        "parameters move beta/N of the distance to the center. N is the number of nodes",
     )
 
     @field_validator("beta")

@@ -297,16 +297,16 @@ def launch(
 
     One Ctrl-C stops all nodes and all processes that the nodes started. The nodes get SIGINT,
     SIGTERM after 5 s, and SIGKILL after 2 s more. A second Ctrl-C kills the nodes at once. After
-    SIGTERM, SIGHUP or SIGQUIT, the nodes get that signal instead of SIGINT. The launcher passes
-    SIGUSR1, SIGUSR2 and SIGXCPU on to the nodes. If SIGKILL ends the launcher, COMMAND is killed,
-    too. Processes that COMMAND started, such as the programs of a shell script, continue.
+    SIGTERM, SIGHUP or SIGQUIT, the nodes get that signal instead of SIGINT. The launcher only
+    passes SIGUSR1, SIGUSR2 and SIGXCPU on to the nodes. If SIGKILL ends the launcher, COMMAND is
+    killed, too. Processes that COMMAND started, such as the programs of a shell script, continue.
 
     If a node fails, the launcher reports the failure, and the other nodes continue. With --restart
     on-failure, the launcher restarts the node under its name. The new process adopts the state of a
     peer. A node that ends without `finish` has failed, even with exit code 0. If your script never
-    calls `finish`, set `needs_finish: false`. A node also fails in `finish` if its
-    model is not finite, if most of its peers still have different parameters, or if it finished
-    alone although other nodes have not failed. The launcher does not restart such a node.
+    calls `finish`, set `needs_finish: false`. A node also fails in `finish` if its model is not
+    finite, if most of its peers still have different parameters, or if it finished alone although
+    other nodes have not failed. The launcher does not restart such a node.
 
     The exit code is 0 if all nodes succeeded, and 1 if a node failed. It is 2 for wrong usage, a
     wrong configuration or command, or a port in use. It is 130 after Ctrl-C.

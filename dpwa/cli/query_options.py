@@ -99,7 +99,7 @@ def gone(option: str, instead: str) -> Any:
 
 
 def run_of(config: Path | None) -> Path:
-    """Return the given configuration. If it is `None`, return the one of a run on this machine."""
+    """Return `config`, or the configuration of a run on this machine if `config` is `None`."""
     return config or run_here().config
 
 

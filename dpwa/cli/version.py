@@ -29,7 +29,7 @@ VersionOption = Annotated[
 def version(as_json: JsonOption = False) -> None:
     """Print the versions of dpwa, of its protocol, of Python and of packages, and the platform.
 
-    Nodes with different versions of the protocol refuse each other. The output has the installed
+    Nodes with different versions of the protocol refuse each other. The output lists the installed
     packages that dpwa or an extra of dpwa needs. Add this output to every bug report.
 
     Examples:

@@ -68,7 +68,10 @@ class Collectives(Closeable, Service):
             finalize(node, self.close)
 
     def give_way(self, tag: str) -> None:
-        """Leave the tag's group when its members wait while this thread waits elsewhere."""
+        """From now on, leave the group of `tag` if members wait while this thread waits elsewhere.
+
+        The thread is the one that calls this method.
+        """
         self.group(tag).lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:

@@ -49,8 +49,8 @@ class ReducedShard:
 def cut(
     layout: Layout, nbytes: int, owners: Sequence[str], bytes_scale: float = 1.0
 ) -> list[ReducedShard]:
-    """Cut a value into one shard of whole pieces per owner. The layout determines the shards.
-    `bytes_scale` is the number of bytes that each byte stands for.
+    """Cut a value into one shard per owner. Nodes with the same layout cut the same shards.
+    `bytes_scale` is the number of simulated bytes per byte.
     """
     count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)

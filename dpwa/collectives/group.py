@@ -1,4 +1,4 @@
-"""A group: the members that call collectives with one tag, and this node's state in the group.
+"""A group has the members that call collectives with one tag, and this node's state among them.
 
 The state of this node in the current collective is its `Phase`. One table has the effect of each
 `Event` on the phase. The training thread calls a collective, and waits. The RxThread receives the
@@ -500,7 +500,7 @@ class Group:
         return [name for name in self.view.names if name != self.own.name]
 
     def _is_first(self) -> bool:
-        """Return whether this node begins alone, without a collective or another view yet."""
+        """Return whether this node is alone, has ended no collective, and knows no better view."""
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
@@ -524,7 +524,7 @@ class Group:
             return found
 
     def say_missing(self, left_s: float) -> None:
-        """Log the members that have not entered the collective, or are not connected."""
+        """Warn of the members that have not entered the collective, or are not connected."""
         up, entered = self._contacts.is_up, self.records(ENTERED)
         missing = [n for n in self._other_members() if n not in entered or not up(n)]
         told = [n + " (not connected)" * (not up(n)) for n in missing]
@@ -837,7 +837,7 @@ class Group:
             self._open_ballot()
 
     def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
-        """Record that a peer is in a view without this node, or that the peer has excluded it."""
+        """Record a peer's report that the peer is in a different view, without this node."""
         name, is_of_view = message.name, message.name in self.view.names
         theirs = ViewRank(message.size, message.ended, message.first)
         if self.is_evicted:
@@ -876,7 +876,7 @@ class Group:
         return is_past
 
     def _tell_evicted(self, name: str, key: Key = NOWHERE) -> None:
-        """Notify a node that it is no member of this view. `key`: the collective it named."""
+        """Notify the node `name` that this view excludes it. `key` names the node's collective."""
         fields = asdict(self._rank()) | {"view": key[0], "number": key[1]}
         told = self._sender.signed(Evicted, waits=self._waits_elsewhere, **fields)
         self._sender.send_to([name], told)

@@ -49,7 +49,7 @@ class StagingBuffer:
         return self._data.nbytes
 
     def close(self) -> None:
-        """Free the memory. Peers that still read the memory keep it until they unmap it."""
+        """Free the memory. Peers that still read the memory keep their mappings."""
         if self._segment is not None:
             self._segment.close()
         self._segment, self.number, self._view = None, PRIVATE, b""

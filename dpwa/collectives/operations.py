@@ -265,7 +265,7 @@ class Reduce(Operation):
 
 
 def _whole(entry: Contribution) -> bytes:
-    """Return the inline value of an entry."""
+    """Return the value inside a member's entry. Raise `ProtocolError` if the value is missing."""
     if len(entry.inline) != entry.nbytes:
         raise ProtocolError("a value is missing")
     return entry.inline

@@ -313,7 +313,7 @@ class Config(StrictModel):
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="loss below which the factor shrinks in proportion to the loss. 0 = off",
+        description="loss below which the merge factor shrinks in proportion to the loss. 0 = off",
     )
     merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",

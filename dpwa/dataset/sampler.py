@@ -186,7 +186,7 @@ class SharedSampler(Sampler[int], Closeable):
 
     @property
     def refused(self) -> int:
-        """The number of ranges that another node had claimed before this node acknowledged them."""
+        """The number of ranges that this node acknowledged after another node had claimed them."""
         return self._table.refused
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class SharedSampler(Sampler[int], Closeable):
 
         If all nodes were restarted, each node loads its own state. Ranges that are done in any of
         these states are not handed out again. This method waits at most `collective_timeout_s`
-        until the other nodes have called it. It does not wait if a node has got a range already.
+        until the other nodes have called it, or returns at once if a node has already got a range.
 
         Raises:
             UserError: the state is invalid, or belongs to a different data set or different ranges.

@@ -122,7 +122,7 @@ def interrupted_by_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handle` for signals that stop a run or are passed on, until the block ends.
+    """Call `handle` for each signal in `STOP_SIGNALS` and `PASSED_ON`, until the block ends.
 
     A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
     thread can receive signals, so this function does nothing in other threads.

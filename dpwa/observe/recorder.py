@@ -253,7 +253,7 @@ def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _ending(ending: EndingReport | None) -> list[Any] | None:
-    """Return whether a node has finished, and the peers it waits for. `None` while it trains."""
+    """Return [whether the node has finished, the peers it waits for], or `None` while it trains."""
     return None if ending is None else [ending.is_over, ending.waits_for[:MAX_AWAITED]]
 
 

@@ -58,7 +58,7 @@ class StateRestore:
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace the first part. Returns `None` if the node starts with its own state.
+        """Replace `target`, the first part of this node's state, or keep it and return `None`.
 
         `source` is "own", "peers", "newest", or "ahead". "ahead" is like "newest", but accepts only
         peers that are well ahead, and does not wait for peers that are not connected yet.

@@ -171,7 +171,7 @@ class PendingOperations:
         )
 
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
-        """Record that this process was suspended, and that it cannot reach the nodes in `gone`."""
+        """Record that this process was suspended. Since then, it cannot reach the nodes `gone`."""
         self._note_left_out(
             f"{own} was stopped for too long, and cannot reach {', '.join(gone)} any more. "
             "These nodes may have continued without it [DPWA-E245]"

@@ -219,7 +219,7 @@ class FaultyProcess(Closeable):
             pass
 
     def _code(self) -> int | None:
-        """Return minus the signal that stopped or killed it, or its exit code, or `None`."""
+        """Return the exit code, -N if signal N stopped or killed the process, or `None`."""
         if self.popen.returncode is not None:
             return self.popen.returncode
         events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # WNOWAIT: do not reap it

@@ -173,7 +173,7 @@ Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
 
 
 class ServeSession:
-    """Yields the chunks of one snapshot for one peer, within the credit that the peer grants."""
+    """Sends one snapshot to one peer in chunks. The peer grants credit for each chunk."""
 
     def __init__(self, fetch: Fetch, snapshot: Snapshot, codec: Codec, news: News = ()) -> None:
         self._news = news

@@ -19,7 +19,7 @@ from dpwa.types import Loss
 
 @dataclass(frozen=True)
 class Making:
-    """The arguments for making an adapter."""
+    """The arguments with which `DpwaPyTorchAdapter` was called, except those of the connection."""
 
     net: torch.nn.Module
     name: str

@@ -30,7 +30,7 @@ class ChannelSettings:
 
 
 class PeerChannel:
-    """The way to one peer, of thousands. Shared memory is tried anew with every connection."""
+    """The connection and the shared memory of one peer. A new connection tries the memory again."""
 
     __slots__ = (
         "_left",
