@@ -1,4 +1,4 @@
-"""Mistakes in combinations of settings, nodes and links that are valid alone."""
+"""Finds settings, nodes and links that are valid on their own, but not in combination."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def mappings(settings: Plain, key: str) -> list[Plain]:
 def _places(
     setting: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
 ) -> Iterator[tuple[Loc, Plain]]:
-    """Yield each place that can have a setting, with the values there."""
+    """Yield the path and values of each mapping of a configuration that can contain a setting."""
     yield (), settings
     if setting == "codec":
         for key, items in (("nodes", nodes), ("links", links)):
@@ -147,7 +147,7 @@ def _nodes_alike(nodes: Sequence[Plain]) -> Iterator[Clash]:
 
 
 def _address(node: Plain) -> tuple[str, object, str]:
-    """Return the key of a node's address, a value to compare addresses by, and its text."""
+    """Return the key that sets a node's address, the address as a comparable value, and as text."""
     endpoint = node.get("endpoint")
     if isinstance(endpoint, str):
         path, tcp = ipc_path(endpoint), split_tcp(endpoint)
@@ -192,7 +192,7 @@ def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:
 
 
 def _changing_nodes(settings: Plain) -> Iterator[Clash]:
-    """Yield settings that need a list of all nodes although nodes can join, or the reverse."""
+    """Yield settings that clash with `join` if it is set, or that need `join` if it is not set."""
     if settings.get("join") is None:
         if settings.get("nodes") in ([], ()):
             yield ("nodes",), "expected a list with at least 1 item (got a list)"

@@ -1,4 +1,4 @@
-"""Compares the settings that must be equal on all nodes, as `Unlike` in their fields says."""
+"""Compares settings that must be equal on all nodes. `Unlike` in a field marks such a setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SHOWN = 200  # characters of a value
 
 
 def unlike(setting: str, option: str = "") -> Unlike:
-    """Return the consequence if nodes differ in a setting, or in an option below it.
+    """Return the consequence if nodes have different values of a setting, or of a setting's option.
 
     Unless its field says otherwise, the consequence for an option is that of the setting above it,
     or of the setting that selects its method.

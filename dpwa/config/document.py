@@ -48,7 +48,7 @@ class Scalar(str):
 
 
 class Document:
-    """The settings of all sources. A later value replaces an earlier value."""
+    """The settings from all sources, such as files. A later value replaces an earlier value."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -98,7 +98,7 @@ class Document:
         return found
 
     def place(self, loc: Loc) -> Place:
-        """Return the place of the value at a path, or of the nearest value above that exists."""
+        """Return the place of the value at a path, or of the nearest existing parent."""
         while loc not in self.places or self.at(loc) is MISSING:
             loc = loc[:-1]
         return self.places[loc]
@@ -188,7 +188,7 @@ class _Reader:
                 self._note(item, (index,), f"expected a single `key: value` (got {found})")
 
     def _entries(self, node: Any, loc: Loc) -> Iterator[_Entry]:
-        """Yield the keys and values of a mapping with duplicates, and then those of merge keys."""
+        """Yield the entries of a mapping, with duplicate keys, then the entries of merge keys."""
         if isinstance(node, Mapping):
             yield from ((str(key), value, self._place(key)) for key, value in node.items())
             return
@@ -207,7 +207,7 @@ class _Reader:
                 yield entry
 
     def _merged(self, node: yaml.Node, loc: Loc) -> Iterator[_Entry]:
-        """Yield the entries that `<<` adds. The first of several entries with a key counts."""
+        """Yield the entries that the YAML merge key `<<` adds. The first entry for a key counts."""
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not _is_mapping(part) or id(part) in self._parents:
                 self._note(node, loc, "expected an alias of a mapping, or a list of such aliases")
@@ -229,7 +229,7 @@ class _Reader:
         return Place(self._source, line, column, self._variable)
 
     def _bound(self, value: object, count: int = 1) -> None:
-        """Count nodes, because a few lines with aliases of aliases can stand for billions."""
+        """Count values, because nested aliases can expand a few lines to billions of values."""
         self._count += count
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
             _fail(self._source, _position(value.start_mark), TOO_MANY)
@@ -272,7 +272,7 @@ class _Bounded:
         self._source = source
 
     def descend_resolver(self, parent: yaml.Node | None, index: yaml.Node | int | None) -> None:
-        """Count a node that begins. It is an item of a list, a key, or the value of a key."""
+        """Count each YAML node. A node is an item of a list, a key, or a key's value."""
         near = index if isinstance(index, yaml.Node) else parent
         is_key = index is None and isinstance(parent, yaml.MappingNode)
         self._count += not is_key
@@ -295,7 +295,7 @@ class _FastLoader(_Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # t
 
 
 def compose(text: str, source: str) -> yaml.Node:
-    """Return the nodes of YAML text. `source` names the file in messages.
+    """Parse YAML text, and return the root node of PyYAML. `source` names the file in messages.
 
     Raises `ConfigError` if the text is empty, not YAML, or nested too deeply.
     """
@@ -348,7 +348,7 @@ def _position(mark: Any) -> tuple[int, int]:
 
 
 def _end(text: str) -> tuple[int, int]:
-    """Return the line and column of the character after a text."""
+    """Return the line and column, counted from 1, of the position directly after a text."""
     return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 

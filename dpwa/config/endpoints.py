@@ -29,7 +29,7 @@ def tcp_endpoint(host: str, port: int) -> str:
 
 
 def split_tcp(endpoint: str) -> tuple[str, int] | None:
-    """Return host (IPv6 without brackets) and port, or `None` if this is no TCP endpoint."""
+    """Return host (IPv6 without brackets) and port of a TCP endpoint, or `None` for other text."""
     found = _TCP.fullmatch(endpoint)
     if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
         return None
@@ -39,7 +39,7 @@ def split_tcp(endpoint: str) -> tuple[str, int] | None:
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """Return the absolute path of an `ipc` endpoint, or `None` if it is no usable `ipc` endpoint.
+    """Return the absolute path of an `ipc` endpoint, or `None` if the endpoint is not usable.
 
     The path of a usable endpoint names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
     """
@@ -55,7 +55,7 @@ def is_endpoint(value: str) -> bool:
 
 
 def is_listen_endpoint(value: str) -> bool:
-    """Return whether a node can listen here. Port 0 is any free port, `*` is all addresses."""
+    """Return whether a node can listen at `value`. Port 0 is any free port, `*` all addresses."""
     probe = value.replace("tcp://*:", "tcp://any:")
     if probe.startswith("tcp://") and probe.endswith(":0"):
         probe = probe[:-1] + "1"
@@ -78,7 +78,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_bind_address(host: str) -> bool:
-    """Return whether a node could listen on this host, which has no scheme, port or brackets."""
+    """Return whether `host` is a host name, IP address or `*`, without scheme, port or brackets."""
     return host == "*" or _HOST.fullmatch(host) is not None or is_ipv6_address(host)
 
 
@@ -93,7 +93,7 @@ def same_host_key(host: str) -> str:
 
 @dataclass(frozen=True)
 class Seed:
-    """The address of a node that is asked to admit nodes, with its name if it is known."""
+    """The address, and the name if known, of a node that joining nodes ask to admit them."""
 
     endpoint: str
     name: str = ""

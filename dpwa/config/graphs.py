@@ -58,21 +58,21 @@ def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topolo
 
 
 def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
-    """Return options whose path of an edge file is absolute."""
+    """Return a topology's options. Make the path of an edge file in the options absolute."""
     if not isinstance(options, FileOptions):
         return options
     return options.model_copy(update={"path": absolute(folder, options.path)})
 
 
 def absolute(folder: Path | None, path: str) -> str:
-    """Return an absolute path. Without a folder, `path` starts at the working directory."""
+    """Return a path as an absolute path. Without a folder, it starts at the working directory."""
     return str((folder or Path()).joinpath(path).absolute())
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
-    """Raise `UserError` unless each node's parameters can reach all other nodes within a period.
+    """Raise `UserError` unless the edges of a topology lead from every node to every other node.
 
-    The error is also raised if the topology does not work with this number of nodes.
+    Edges of all rounds count. The error also means that this number of nodes does not work.
     """
     from dpwa.policy.mixing import period_adjacency, unreachable
 
@@ -82,7 +82,7 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
 
 def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
-    """Return the message that the parameters of the pair's second node never reach the first."""
+    """Return the message that the second node's parameters never reach the first node of a pair."""
     deaf, unheard = (names[index] for index in pair)
     return (
         f"expected a path from every node to every other node "

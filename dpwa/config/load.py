@@ -165,13 +165,13 @@ def _plain(source: ConfigSource) -> object:
 
 
 def _picked(document: Document) -> dict[str, str]:
-    """Return the name of the method that each setting selects, by setting."""
+    """Return the name of the selected method for each setting that selects a method."""
     written = {kind.setting: document.values.get(kind.setting) for kind in KINDS}
     return {setting: name for setting, name in written.items() if isinstance(name, str)}
 
 
 def _options(document: Document) -> dict[str, StrictModel]:
-    """Read the options of every method that is selected, or has options in the document."""
+    """Read the options of each selected method, and of each method with options in the document."""
     found: dict[str, StrictModel] = {}
     picked = _picked(document)
     for key in setting_names():
@@ -203,7 +203,7 @@ def _check_options(document: Document, key: str, model: type[StrictModel]) -> No
 def _note_misfit(
     document: Document, plain: Mapping[str, Any], options: Mapping[str, StrictModel]
 ) -> None:
-    """Record a topology that does not work with the nodes, if both can be read."""
+    """Record a mistake if the topology and the nodes can be read, but do not work together."""
     chosen = str(plain.get("topology"))
     nodes = mappings(plain, "nodes")
     names = {name: None for node in nodes if isinstance(name := node.get("name"), str)}
@@ -225,7 +225,7 @@ def _note_misfit(
 
 
 def _note_file(document: Document, error: ConfigError, options: StrictModel) -> None:
-    """Record the mistakes in the edge file of a topology, at their lines or at its path."""
+    """Record the mistakes in an edge file, at their lines or at the option `file.path`."""
     path = options.path if isinstance(options, FileOptions) else ""
     for line in str(error).splitlines():
         if line.startswith(f"{path}: "):
@@ -241,7 +241,7 @@ def _write_variables(
     *,
     methods_known: bool,
 ) -> None:
-    """Write the settings from variables into the document. Ignore overridden and empty variables.
+    """Set values from environment variables in the document. Ignore overridden and empty variables.
 
     Variables that name no setting are recorded as mistakes, unless a plugin is missing and they may
     be options of its methods.
@@ -272,7 +272,7 @@ def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
 
 
 def _import_plugins(document: Document, folder: Path | None) -> bool:
-    """Import the modules of `plugins`, first from the folder. Return whether all were imported.
+    """Import the modules in `plugins`, and search `folder` first. Return whether all were imported.
 
     Validation reports values that are not names of modules.
     """
@@ -319,7 +319,7 @@ def _search(folder: Path | None) -> Iterator[None]:
 
 
 def _taken_twice() -> Iterator[tuple[str, str, str]]:
-    """Yield each name that has two meanings, with the two meanings."""
+    """Yield each name shared by two methods, or by a setting and a method, with both uses."""
     users = dict.fromkeys(setting_names(), "a setting")
     for name, kind in named():
         if name in users:

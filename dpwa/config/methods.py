@@ -1,4 +1,4 @@
-"""Methods, such as rules and algorithms: a setting selects one by name, and it has options."""
+"""Methods, such as rules and algorithms. A setting selects a method. A method has options."""
 
 from __future__ import annotations
 

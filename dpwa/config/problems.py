@@ -51,7 +51,7 @@ class Place:
 
 @dataclass
 class Problems:
-    """Collects mistakes, and keeps only the first mistake about a path at a place."""
+    """Collects mistakes. Only the first mistake for each combination of place and path is kept."""
 
     _found: dict[tuple[Place, Loc], str] = field(default_factory=dict)
     _elsewhere: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Problems:
 
 
 def _line(place: Place, loc: Loc, message: str) -> str:
-    """Return a line with a code. A message without a code gets the code of invalid values."""
+    """Return a mistake as a line. A message without a code gets the code for invalid values."""
     if place.variable:
         told = [f"environment: {place.variable}"]
     else:
@@ -93,14 +93,14 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean NAME?` for the known name most like this one, or nothing."""
+    """Return a hint with the known name that is most similar to `name`, or empty text."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def listing(names: Sequence[str], most: int = _LISTED_NAMES) -> str:
-    """Return names joined by commas, but at most the first `most` of them."""
+    """Return the first `most` names, joined by commas, and the number of the other names."""
     rest = len(names) - most
     more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(names[:most]) + more

@@ -73,7 +73,7 @@ def variable_of(path: Iterable[str]) -> str:
 
 
 def config_schema() -> JsonObject:
-    """Return the JSON Schema of both forms of a configuration, with the options of all methods."""
+    """Return the JSON Schema of configurations (mapping or list), with all methods' options."""
     found_methods = list(methods())
     models: list[type[StrictModel]] = [Config, *(method.options for method in found_methods)]
     references, found = models_json_schema(
@@ -144,7 +144,7 @@ def local_nodes(ports: Sequence[int], host: str = "localhost") -> tuple[NodeConf
 
 
 def _with_off(setting: JsonObject) -> JsonObject:
-    """Return the schema of a setting that also allows `off`, as text or as false, if possible."""
+    """Return the schema of a setting. If the setting can be off, allow the text `off` and false."""
     if "off" in setting.get("enum", ()):
         return {**setting, "enum": [*setting["enum"], False]}
     if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:
@@ -161,7 +161,7 @@ def _options_schema(method: Method, reference: JsonObject) -> JsonObject:
 
 
 def _or_defaults(options: JsonObject) -> JsonObject:
-    """Return a schema that also allows 0, false, null or `off`, which mean the default options."""
+    """Return a schema that allows options, or 0, false, null or `off` for default options."""
     about: JsonObject = {key: options[key] for key in options if key != "$ref"}
     return {**about, "anyOf": [{"$ref": options["$ref"]}, {"enum": [0, False, None, "off"]}]}
 

@@ -105,7 +105,7 @@ def means_off(value: object) -> bool:
 
 
 def _note(detail: ErrorDetails, document: Document, loc: Loc, shape: _Shape) -> None:
-    """Record an error of pydantic at its value, with the words of the schema."""
+    """Record a pydantic error in a value. The message names the values that the schema allows."""
     known = list(shape.keys)
     found = document.at(loc)
     for step in detail["loc"]:
@@ -155,7 +155,7 @@ class _Shape:
         self._below: dict[str, _Shape] = {}
 
     def below(self, step: str | int) -> _Shape:
-        """Return the shape of an item, or of the value of a key."""
+        """Return the `_Shape` for a list item (`step` is the index) or for the value of a key."""
         if isinstance(step, int):
             return self._items
         if step in self.keys and step not in self._below:
@@ -208,7 +208,7 @@ class _Shape:
 
     @property
     def _off(self) -> int | None:
-        """Return the value of `off`. It is 0, or `None` if the setting can have no value."""
+        """Return the value that `off` means. It is `None` if the setting allows null, else 0."""
         return None if "null" in self._kinds else 0
 
     @cached_property
@@ -219,7 +219,7 @@ class _Shape:
 
 
 def _alternatives(schema: _Schema, definitions: dict[str, _Schema]) -> Iterator[_Schema]:
-    """Yield the alternatives in a schema, of which a value must match one. Follow references."""
+    """Yield the alternatives of a schema. A value must match an alternative. Follow references."""
     parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
     if "$ref" in schema:
         parts = [definitions[schema["$ref"].rpartition("/")[2]]]
