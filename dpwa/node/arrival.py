@@ -1,4 +1,4 @@
-"""Requests for snapshots, the pieces of a stream, and snapshots that are ready to be merged.
+"""A fetch of a peer's snapshot: the request, the arriving pieces, and the result to be merged.
 
 Pieces are decoded into one buffer as they arrive. The buffer is merged in one pass when it is
 complete. A snapshot that is not complete in time is dropped, so no merge has to be undone.
@@ -36,7 +36,7 @@ IsFinite = Callable[[ByteArray, str, int], bool]  # arguments: bytes, dtype, off
 
 @dataclass(eq=False)
 class Arrival:
-    """A peer's snapshot, or the pieces of it that this round fetches, ready to be merged.
+    """All or part of a peer's snapshot, ready to be merged.
 
     The code that receives the bytes creates the arrival. The round sets `factor` and later fields.
     """
@@ -74,7 +74,7 @@ class BrokenFetchError(PeerError):
 
 
 class IncomingSnapshot:
-    """A snapshot that arrives, or some of its pieces. The TxThread owns it until it is complete."""
+    """All or part of a peer's snapshot while arriving. The TxThread owns it until complete."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class IncomingSnapshot:
         return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
 
     def add_piece(self, piece: Piece, payload: Frame) -> None:
-        """Raises `ProtocolError` if undecodable, and `BrokenFetchError` if not finite."""
+        """Decode a piece. Raises `ProtocolError`, or `BrokenFetchError` for non-finite values."""
         place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
         if not np.may_share_memory(decoded, place):
@@ -152,7 +152,7 @@ class FetchRequest:
         self._result = self.runtime.queue()
 
     def begin_anew(self, peer: str) -> None:
-        """Ask this peer first. It must not answer with its shared memory again."""
+        """Restart the request: ask this peer first, and accept no shared memory as the answer."""
         self.first, self.may_map, self.found = peer, False, None
         self._is_over, self._result = threading.Lock(), self.runtime.queue()
 
@@ -169,7 +169,7 @@ class FetchRequest:
             return None if self._is_over.acquire(blocking=False) else self._result.get()
 
     def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
-        """Offer a result, which ends the request. Return whether a thread still waited for it."""
+        """Set the result and end the request. Return `False` if the request had already ended."""
         if not self._is_over.acquire(blocking=False):
             return False
         self.peer, self.found = peer, found
@@ -193,7 +193,7 @@ class FetchRequest:
         return None
 
     def _divergence(self, snapshot: Snapshot, check: IsFinite) -> str:
-        """Describe values of a snapshot that are not finite, and would spread to all nodes."""
+        """Return a message if a snapshot contains NaN or infinite values, or "" otherwise."""
         is_finite = snapshot.is_finite
         if is_finite is None:
             data = snapshot.data

@@ -42,7 +42,7 @@ def clip_of(config: Config) -> ClipRadius | None:
 
 
 def quarantine_of(config: Config) -> Quarantine | None:
-    """Return the quarantine for peers whose merges hurt, or `None` if it is switched off."""
+    """Return the `Quarantine` that excludes harmful peers, or `None` if quarantine is off."""
     if config.quarantine_s == 0.0:
         return None
     from dpwa.policy.quarantine import Quarantine
@@ -51,7 +51,7 @@ def quarantine_of(config: Config) -> Quarantine | None:
 
 
 def neighbours_in(config: Config, own: str) -> Neighbours:
-    """Raises `UserError` if the file of a topology cannot be read or does not fit the nodes."""
+    """Return a node's neighbours. Raises `UserError` if a topology is unreadable or unsuitable."""
     names = [node.name for node in config.nodes]
     options = config.options_of(config.topology)
     found = topology_of(config.topology, options, names)
@@ -61,7 +61,7 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
 
 
 def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSettings]:
-    """Return a function from the name of a peer to the settings for fetching from it."""
+    """Return a function that maps a peer's name to the settings for fetches from that peer."""
     # Import the codec's module now, so that the thread that answers peers does not import it later.
     codec(config.codecs_for("")(own_name))
     codec_from = config.codecs_for(own_name)
@@ -79,7 +79,7 @@ def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSe
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
-    """Raises `UserError` without CURVE or a key of the node, or if others can access its files."""
+    """Return the authorizer. Raises `UserError` without CURVE, a key, or protected key files."""
     if config.security == "none":
         return Authorizer()
     from dpwa.transport.curve import CurveAuthorizer

@@ -45,7 +45,7 @@ class NodeContext:
 
     @classmethod
     def from_config(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
-        """Raises `UserError` if the configuration needs shared memory and the machine has none."""
+        """Create a node's context. Raises `UserError` if required shared memory is unavailable."""
         group = config.group_of(name)
         chance = random.Random(f"{seed}/{name}/news")
         leader_table = LeaderTable(
@@ -113,7 +113,7 @@ def _transactions_of(
 
 
 def longest_s(config: Config) -> float:
-    """Return the maximum time to serve a snapshot, in seconds, whatever time the peer asks for."""
+    """Return the maximum time in seconds to serve a snapshot, even if the peer requests more."""
     return 2 * config.timeout_ms / 1000
 
 

@@ -21,7 +21,7 @@ MAX_PEERS_TRIED = 4  # mapped peers in a round whose memory the training thread 
 
 
 class TrainerFetches:
-    """Fetches for the training thread, which itself reads the memory of mapped peers."""
+    """Starts the training thread's fetches, and reads peers' shared memory on that thread."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class TrainerFetches:
         self.reads: PeerMemory | None = None  # the memory in which this thread has pinned a slot
 
     def choose(self, barred: Collection[str], among: Collection[str] | None) -> str | None:
-        """Let flow control pick a peer that is in `among` and not in `barred`."""
+        """Return a peer that flow control picks from `among` (`None`: all), excluding `barred`."""
         return self._peer_table.choose(self._rng, barred, among)
 
     def start(self, request: FetchRequest) -> None:
@@ -85,7 +85,7 @@ class TrainerFetches:
         return self._mapped(peer, snapshot, request)
 
     def let_go(self) -> None:
-        """Release the pinned snapshot, even after an interrupted call."""
+        """Release the snapshot that this thread has pinned, also after an interrupted call."""
         if self.reads is not None:
             self.reads.unpin(self)
             self.reads = None
@@ -114,7 +114,7 @@ class TrainerFetches:
         return None
 
     def _ask_why(self, peer: str, request: FetchRequest) -> Arrival | PeerMemory | None:
-        """Ask a peer once why its memory has no snapshot for this node any more."""
+        """Request a snapshot by message, once, because the peer's shared memory has none."""
         if request.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None
@@ -129,7 +129,7 @@ class TrainerFetches:
     def _another_mapped(
         self, request: FetchRequest, tried: set[str]
     ) -> tuple[str, PeerMemory | None]:
-        """Pick a mapped peer in place of peers whose snapshots cannot be merged."""
+        """Pick a peer outside `tried` with readable shared memory, or return `("", None)`."""
         if request.only is None and not request.version:
             while len(tried) < min(MAX_PEERS_TRIED, len(self._peer_table.names)):
                 name = self.choose(tried, request.among)

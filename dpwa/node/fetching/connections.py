@@ -1,4 +1,4 @@
-"""The connections of a node to its peers, which are opened when needed, and bounded.
+"""Connections: opens connections to peers when needed, and limits their number.
 
 A node connects to at most `connections` peers. If there are no more, it connects to all at once and
 stays connected, so that it notices when a peer comes or goes. If there are more, it connects to
@@ -40,7 +40,7 @@ LINGER_MS = 100  # for last words to leave; a peer that takes longer does withou
 
 
 class Connections:
-    """The channels to all peers, and the links of connected ones. Belongs to the TxThread."""
+    """The channels to all peers, and the links to connected peers. Belongs to the TxThread."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Connections:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether this node is connected to all peers, or on the way to it."""
+        """Whether this node keeps connections to all peers, because the limit allows so many."""
         return len(self.channels) <= self._most
 
     def add_peers(self, channels: Collection[PeerChannel]) -> list[str]:
-        """Add peers, and return the names of those that should be connected and cannot."""
+        """Add peers, and return the names of the peers to which no connection can be opened."""
         self.channels.update({channel.peer: channel for channel in channels})
         if not self.keeps_all:
             return []
@@ -155,7 +155,7 @@ class Connections:
             self._context.peer_table.absent(channel.peer)
 
     def renew(self) -> list[PeerChannel]:
-        """Replace links with a changed or refused key. Return those that were not down before.
+        """Replace links that cannot recover or use old keys. Return those that were not down.
 
         Also open links that failed before because descriptors were short.
         """
@@ -173,7 +173,7 @@ class Connections:
         return changed
 
     def mute(self, channel: PeerChannel) -> None:
-        """Read nothing more of the link to a peer."""
+        """Stop reading from the link to a peer."""
         if channel.link is not None and channel.link.socket in self._sockets:
             for socket in (channel.link.socket, channel.link.monitor):
                 self._poller.unregister(socket)
@@ -184,13 +184,13 @@ class Connections:
             channel.disconnect(linger_ms)
 
     def asked_to_go(self, channel: PeerChannel) -> None:
-        """Note that a peer has too many connections, and close this one when it is idle."""
+        """Mark the link for closing once idle, because the peer has too many connections."""
         if not self.keeps_all and not self._needs_all:
             self.leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
-        """Close links that were not used for a while, when peers are many."""
+        """Mark for closing the links unused for `IDLE_AFTER_S`, unless all peers stay connected."""
         if self.keeps_all or self._needs_all:
             return
         latest = self._context.runtime.now() - IDLE_AFTER_S
@@ -198,7 +198,7 @@ class Connections:
         self.leaving.update(dict.fromkeys(idle))
 
     def close_unneeded(self) -> None:
-        """Close the links that are not needed any more and have nothing under way."""
+        """Close the links that are marked for closing, once no request is in progress."""
         if self.keeps_all:
             self.leaving.clear()  # they are not many any more
         latest = self._context.runtime.now() - ANSWERED_WITHIN_S

@@ -1,4 +1,4 @@
-"""Fetcher asks peer after peer for one snapshot at a time, until one has it or time is over."""
+"""Fetcher requests a snapshot from one peer after another, until success or the deadline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dpwa.wire.messages import Cancel, Message, SharedMemoryName, SnapshotHeader
 
 
 class Session(Protocol):
-    """The end of a question that asks a peer."""
+    """The requesting side of a message exchange with a peer."""
 
     @property
     def request(self) -> int: ...
@@ -83,7 +83,7 @@ class Fetcher:
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
-        """End the current request without a snapshot, and charge the peer that was asked."""
+        """End the request without a snapshot. With `charge`, record that the peer failed."""
         self._cancel()
         self.end_attempt(outcome, is_charged=charge)
         self.finish()
@@ -128,7 +128,7 @@ class Fetcher:
             self._ask_next_peer()
 
     def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
-        """Charge a peer with its failure, and try a different peer."""
+        """Record a peer's failure, and request the snapshot from a different peer."""
         if self.is_asking(channel):
             self._cancel()
         self.attempt_failed(channel, outcome, detail)
@@ -209,7 +209,7 @@ class Fetcher:
         return Attempt(request, channel, session, version, is_timed=version == 0)
 
     def session(self, request: FetchRequest, channel: PeerChannel, version: int) -> FetchSession:
-        """Return a fetch of this version of a peer's snapshot, 0 for the newest."""
+        """Return a fetch session for this version of a peer's snapshot (0: the newest)."""
         codec = channel.settings.plain if request.is_exact else channel.settings.codec
         return FetchSession(
             next(self._numbers),
@@ -223,7 +223,7 @@ class Fetcher:
         )
 
     def fetch(self, attempt: Attempt) -> None:
-        """Ask the same peer again, for a snapshot."""
+        """Send a new request for a snapshot to the peer of this attempt."""
         session = self.session(attempt.request, attempt.channel, attempt.version)
         self.attempt = again = replace(attempt, session=session, asked_at=None)
         self.ask(again)
@@ -267,7 +267,7 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
 
     def found(self, attempt: Attempt, found: IncomingSnapshot | PeerMemory) -> None:
-        """Hand over a snapshot that has arrived completely, or the memory that holds it."""
+        """Pass a complete snapshot, or the peer's shared memory, to the training thread."""
         peer = attempt.channel.peer
         result = found if isinstance(found, PeerMemory) else found.arrival(peer)
         if attempt.request.offer(peer, result):
@@ -301,19 +301,19 @@ class Fetcher:
         return self._buffer
 
     def succeeded(self, attempt: Attempt) -> None:
-        """Note that a snapshot is complete. The node judges whether it can be merged."""
+        """End the current request as successful. The node judges whether to merge the snapshot."""
         if attempt.asked_at is not None:
             self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
         self._request, self.attempt, self.due = None, None, math.inf
 
     def _measure_latency(self, attempt: Attempt) -> None:
-        """Measure the time until a peer answered, unless it waited for others to catch up."""
+        """Measure a peer's response time, unless the peer waits for slower nodes."""
         if attempt.asked_at is not None and attempt.is_timed:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
 
     def _measure_stream(self, attempt: Attempt) -> None:
-        """Measure the rate of a peer's stream, from all bytes that arrived in time."""
+        """Measure the transfer rate of a peer's stream, from the payload bytes so far."""
         if attempt.answered_at is not None:
             elapsed_s = self._clock.now() - attempt.answered_at
             attempt.answered_at = None  # for what else this may wait is no part of the stream
@@ -340,7 +340,7 @@ class Fetcher:
             request.end_fetch()
 
     def answered(self, attempt: Attempt, message: Message, payload: Frame) -> None:
-        """Process the answer to a different kind of attempt."""
+        """Process a peer's answer to a session other than a `FetchSession`, in subclasses."""
         raise NotImplementedError
 
     def _cancel(self) -> None:
