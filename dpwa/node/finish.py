@@ -38,7 +38,7 @@ MAX_ROUNDS = 2**31  # no node gets so far, and a peer that claims more must not 
 
 
 class Endings:
-    """The endings of this node and its peers. Any thread may call any method.
+    """The newest `Ending` messages of this node and its peers. Any thread may call any method.
 
     A peer may forge a message in the name of a different peer. Such a message can only change when
     this node ends, its partner in a round, whether the peer's snapshot is merged again, and, if
@@ -63,7 +63,7 @@ class Endings:
 
     @property
     def own(self) -> Ending:
-        """The ending of this node. After another step, this node counts as training again."""
+        """This node's `Ending` message. After another step, the node counts as training again."""
         own, updates = self._own, self._updates()
         return own if own.updates == updates else Ending(updates)
 
@@ -126,7 +126,7 @@ class Endings:
     def wait_for_more(
         self, peers: Sequence[str], said: list[Heard | None], timeout_s: float
     ) -> None:
-        """Wait until one of these peers says something different from `said`."""
+        """Wait until one of these peers sends a newer `Ending` message than in `said`."""
         self.wait_for(lambda: self.said_by(peers) != said, timeout_s)
 
 
@@ -154,7 +154,7 @@ class FinishListener(Listener):
         self._tell = tell
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Tell a peer that has connected, or connected again, that this node has ended."""
+        """On each new connection, tell the peer if this node has taken its last training step."""
         if state is LinkState.UP and self._endings.own.is_finishing:
             self._tell(peer, self._endings.message())
 
@@ -167,7 +167,7 @@ class FinishListener(Listener):
 
 @dataclass(frozen=True)
 class Averaged:
-    """The parameters to average, with the functions of the object that owns them."""
+    """The callbacks with which `finish` averages parameters, and digests of the other state."""
 
     publish_model: Callable[
         [], bytes | None
@@ -209,7 +209,7 @@ class Finish:
         timeout_s: float | None,
         loss: float | None = None,
     ) -> FinishReport:
-        """Wait for nodes that still train, average with all, and leave when no node needs this one.
+        """Wait for peers that still train, and average all nodes' parameters until the nodes agree.
 
         Raises `ClosedError` if the node was closed, and `UserError` if a time is not a number of at
         least 0.
@@ -247,7 +247,7 @@ class Finish:
         return report
 
     def _is_as_it_ended(self, averaged: Averaged) -> bool:
-        """Tell whether no node has trained, and this node has not changed, since the last call."""
+        """Return whether all nodes have ended and this node is unchanged since the last call."""
         own = self.endings.own
         return (
             own.is_over

@@ -1,4 +1,4 @@
-"""FinishRun: one call of `finish`. Nodes that take no more steps average in rounds."""
+"""FinishRun: averages the parameters of nodes that take no more steps, in one `finish` call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAID_EVERY_S = 60.0  # between later messages
 
 
 class FinishRun:
-    """One call of `finish`."""
+    """One call of `finish`: waits for peers that train, and averages parameters in rounds."""
 
     def __init__(
         self, context: NodeContext, tx: TxThread, endings: Endings, averaged: Averaged
@@ -76,7 +76,7 @@ class FinishRun:
         self._apart_since: float | None = None  # time since when peers are in a different round
 
     def run_rounds(self, seconds: float, timeout_s: float) -> FinishReport:
-        """Average with the peers until all nodes agree, or until the time is over."""
+        """Average parameters with the peers until all parameters agree, or until the time limit."""
         met_at, waits_until = None, self._began + timeout_s
         self._tx.connect(needs_all=True)
         self._peer_table.reconsider(*self._peer_table.names)
@@ -126,7 +126,7 @@ class FinishRun:
         )
 
     def _is_expected(self, peer: str) -> bool:
-        """Tell whether a peer from which nothing was heard yet may be present."""
+        """Return whether a peer without a message since the start of this call may be running."""
         heard, state = self._endings.ending_of(peer), self._tx.state_of(peer)
         if self._peer_table.has_left(peer):
             return False
@@ -166,7 +166,7 @@ class FinishRun:
         ]
 
     def _may_reconnect(self, present: Sequence[str]) -> bool:
-        """Return whether all peers were lost just now, as happens if this process was stopped."""
+        """Return whether all peers were lost just now, for example by a pause of this process."""
         now = self._clock.now()
         if present:
             self._present_at = now
@@ -179,7 +179,7 @@ class FinishRun:
         return Ending() if heard is None else heard.ending
 
     def _all_agree(self, present: Sequence[str]) -> bool:
-        """Tell whether this node agrees with all others, and all others say that they agree."""
+        """Return whether this node and all present peers have found that the parameters agree."""
         if not present:
             return True
         endings = [self._ending_of(peer) for peer in present]
@@ -189,7 +189,7 @@ class FinishRun:
     # Averaging
 
     def _average(self, present: Sequence[str]) -> None:
-        """Publish, and read the snapshots that the present peers publish in the same round."""
+        """Publish a snapshot, and merge the present peers' snapshots of the same round."""
         self._publish()
         if self._published is None:
             return  # readers hold all slots
@@ -232,12 +232,12 @@ class FinishRun:
         )
 
     def _least_updates(self, present: Sequence[str]) -> int:
-        """Return the number of updates that a node must have for its parameters to count."""
+        """Return the minimum number of updates for a node's parameters to enter the mean."""
         endings = [self._endings.own, *map(self._ending_of, present)]
         return max(ending.updates for ending in endings) if self._only_furthest else 0
 
     def _is_growing(self, present: Sequence[str]) -> bool:
-        """Return whether a peer has arrived, and other peers may not know that peer yet."""
+        """Return whether a peer joined the averaging too recently to be known to all peers."""
         if not set(present) <= self._known:
             self._grew_at = self._clock.now()
         self._known = set(present)
@@ -247,7 +247,7 @@ class FinishRun:
         return now - self._grew_at < HEARD_BY_ALL_S
 
     def _next_number(self, own: Ending, present: Sequence[str]) -> int:
-        """Return the round that the others are in, or the next one.
+        """Return the number of this node's next round, at least the current round of the peers.
 
         A node must not begin with a round that the other nodes have already ended without it.
         """
@@ -264,7 +264,7 @@ class FinishRun:
         self.announce_ending()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
-        """Wait until all peers are in the same round, of the same nodes. Return whether to read.
+        """Wait until all peers enter round `number` with the same nodes. Return whether to read.
 
         If all nodes of a round read each other, and no other node, their mean stays the same. So a
         node stays in its announced round until it is certain that a peer will not enter that round.
@@ -344,7 +344,7 @@ class FinishRun:
         patience_s: float,
         is_vain: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until `is_so` for all of these peers that live and average, or until `is_vain`."""
+        """Wait until `is_so` is true for all peers that live and average, or `is_vain` is true."""
 
         def lag() -> list[str]:
             endings = ((peer, self._ending_of(peer)) for peer in peers)
@@ -411,7 +411,7 @@ class FinishRun:
 
     @property
     def _compares(self) -> bool:
-        """Whether to ask peers for digests of their other state. False with too many peers."""
+        """Whether to ask peers for digests of their unaveraged state. False with too many peers."""
         return bool(self._averaged.rest) and len(self._seen) <= MAX_PEERS_COMPARED
 
     def _has_ended_alike(self, peer: str) -> bool:
@@ -424,7 +424,7 @@ class FinishRun:
         return ending.agrees or (self._lives(peer) and ending.has_read >= self._last_round)
 
     def _differing(self, asked: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the names of each peer's tensors that differ, apart from averaged tensors."""
+        """Return the names of unaveraged tensors that differ from this node's, by peer."""
         if not self._compares:
             return {}
         told = self._endings.rests

@@ -37,7 +37,7 @@ log = logging.getLogger("dpwa.node")
 
 
 class NodeView:
-    """The view of an algorithm on its node. See `dpwa.algorithms.View`."""
+    """Gives an algorithm access to the state of its node. See `dpwa.algorithms.View`."""
 
     def __init__(self, context: NodeContext) -> None:
         config = context.config
@@ -67,7 +67,7 @@ class NodeView:
         return self._peer_table.names
 
     def leader(self, *, of_all: bool = True) -> str | None:
-        """Return the node with the lowest running loss, of all or of the own group."""
+        """Return the node with the lowest running loss among all nodes or in this node's group."""
         able = {self.name, *self._peer_table.mergeable}
         return self._leader_table.leader(of_all=of_all, among=able)
 
@@ -82,13 +82,13 @@ class NodeView:
 
 
 class ShardGroup(Protocol):
-    """The ranks of a node whose model is sharded. Each rank exchanges its own shards.
+    """The processes (ranks) of one node with a sharded model. Each rank exchanges its own shards.
 
     All ranks call each method at the same place of the same round.
     """
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of all ranks, or `None` if they make no request.
+        """Return the request that all ranks make in this round, or `None` for no request.
 
         `ask` is the request that the algorithm of this rank would make. `draw` lets flow control
         pick a peer that is not in the given collection.
@@ -167,7 +167,7 @@ class GossipRounds:
         self._needs_finish = context.config.needs_finish and not is_one
 
     def begin_update(self, loss: float | None) -> NodeView:
-        """Begin an update: end the one before, advance the clock, pass on loss reports.
+        """Begin an update: end the previous update, advance the clock, and pass on loss reports.
 
         `loss` is `None` if it was not measured. Raises `MismatchError` if every peer is refused and
         `if_refused` is `raise`.
@@ -194,7 +194,7 @@ class GossipRounds:
     def publish_snapshot(
         self, layout: Layout, nbytes: int, write: Callable[[ByteArray], SnapshotCopy]
     ) -> bool:
-        """Publish a snapshot, which peers read until the next one. Return whether there was room.
+        """Publish a snapshot for peers to read. Return whether the pool had a free slot.
 
         Never waits. `write` fills the snapshot, shape `(nbytes,)`, or starts to. If slow readers
         hold every slot of the pool, nothing is published this time.
@@ -212,7 +212,7 @@ class GossipRounds:
         return own is not None
 
     def ask(self, ask: Ask | None, layout: Layout) -> None:
-        """Choose a peer and start a fetch, or none if `ask` is `None`. Never waits.
+        """Choose a peer and start a fetch, unless `ask` is `None`. Never waits.
 
         `layout` is the layout that the peer's snapshot must have.
         """
@@ -255,7 +255,7 @@ class GossipRounds:
         self._fetches.start(self._request)
 
     def _problem_of(self, ask: object) -> str:
-        """Return what was expected if a custom algorithm asks for something impossible, or ""."""
+        """Return the expected request if a custom algorithm's request is impossible, or ""."""
         if not isinstance(ask, Ask):
             return "an Ask, or None"
         # If peers come and go, the peer may have left since the algorithm chose it.
@@ -266,7 +266,7 @@ class GossipRounds:
         return "" if ask.terms is terms else f"the terms of the class, {terms}"
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        """Let flow control pick a neighbour of this round that is not in `barred`."""
+        """Return a neighbour in this round that flow control picks, excluding `barred`."""
         among = self._neighbours.among(self.view.peers, self.view.updates - 1)
         return self._fetches.choose(barred, among)
 
@@ -307,7 +307,7 @@ class GossipRounds:
             self.figures.turn_to(before)
 
     def _fetched(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
-        """Wait for a fetch, and return its snapshot with a factor if it is to be merged."""
+        """Wait for a fetch. Return the snapshot with a merge factor, or `None` for no merge."""
         began = self._context.runtime.now()
         self._context.pool.settle()
         arrival = self._fetches.result(request)
@@ -335,7 +335,7 @@ class GossipRounds:
     def _older(
         self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
-        """Return a different version of the snapshot, for ranks that have that one."""
+        """Return this version of the peer's snapshot, so that all ranks merge the same version."""
         older, waited_s = self._fetches.older(arrival.peer, request, version), arrival.waited_s
         return None if older is None else self._judged(older, request, published, waited_s)
 
@@ -347,7 +347,7 @@ class GossipRounds:
         factor: float | None = None,  # `None`: that of the interpolation
         is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
-        """Return the snapshot, unless the peer may lie about its clock. See `policy.beginners`."""
+        """Return the snapshot, unless the peer may report a false clock. See `policy.beginners`."""
         own = self.merger.progress.clock
         if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival
@@ -391,25 +391,25 @@ class GossipRounds:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an update has begun, and not been waited for."""
+        """Whether an update has begun without a call of `wait_and_merge` since then."""
         return self._begins > 0
 
     @property
     def is_to_finish(self) -> bool:
-        """Whether the node has trained beside others, and therefore must call `finish`."""
+        """Whether this node has trained together with peers, and therefore must call `finish`."""
         heard = map(self._context.peer_table.was_heard, self.view.peers)
         return self._needs_finish and self.began_at is not None and any(heard)
 
     def choose_leaders_by(self, loss: float | None) -> None:
-        """Choose leaders by this loss from now on, in place of the training loss."""
+        """From now on, use this loss instead of the training loss to choose leaders."""
         self._losses.choose_leaders_by(loss)
 
     def begin_with(self, trace: bytes) -> None:
-        """Set the trace of the parameters of the beginning. See `policy.beginners`."""
+        """Set the bytes that identify this node's first parameters. See `policy.beginners`."""
         self.merger.set_progress(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
-        """Continue the training of peers, or an earlier training of this node.
+        """Set clock and update count, to continue peers' training or an earlier run of this node.
 
         Versions continue from there, too, because peers ask for versions if neighbours change with
         the round.
@@ -420,7 +420,7 @@ class GossipRounds:
         self._context.pool.resume(updates)
 
     def guard(self, is_finite: IsFinite | None) -> None:
-        """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
+        """Do not exchange values that fail the test `is_finite`. With `None`, nothing is tested."""
         self.is_finite = is_finite
 
     def skip(self) -> None:
@@ -502,7 +502,7 @@ class GossipRounds:
         return self._fetches.result(request)
 
     def read_all(self, layout: Layout, shard: Shard) -> Iterator[Arrival]:
-        """Yield a part of the newest snapshot of each connected peer, valid until the next.
+        """Yield `shard` of each connected peer's newest snapshot, valid until the next iteration.
 
         If there are more than `MAX_PEERS_READ`, some are picked at random. Waits at most
         `timeout_ms` for all of them. The factors 1/2, 1/3 and so on give the mean of these peers
@@ -539,7 +539,7 @@ class GossipRounds:
         self.algorithm = algorithm_of(self._context.config)
 
     def divergence(self) -> str:
-        """Describe the values of this node that are not finite, so that no peer merges them."""
+        """Describe this node's NaN or infinite values, which no peer merges, or return ""."""
         pool, is_finite = self._context.pool, self.is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
@@ -557,7 +557,7 @@ class GossipRounds:
         return f"its parameters are not finite{f' ({bad[0]}{more})' if bad else ''}"
 
     def _diverges(self, diverged: bool) -> None:
-        """Log that this node has diverged, or does so no more."""
+        """Log that this node has diverged, or that all values are finite again."""
         self._has_diverged, divergence = diverged, self.divergence()
         tell_launcher(divergence or (self.view.updates if self._needs_finish else ""))
         now, name = self._context.runtime.now(), self._context.name
@@ -576,7 +576,7 @@ class GossipRounds:
             )
 
     def look_for_refusals(self) -> None:
-        """Log, each minute, that all peers are refused, or raise if `if_refused` is `raise`."""
+        """While every peer is refused, warn each minute, or raise with `if_refused: raise`."""
         now = self._context.runtime.now()
         if now < self._look_at:
             return

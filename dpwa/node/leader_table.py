@@ -47,7 +47,7 @@ class LeaderTable:
             self._loss.add_loss(loss)
 
     def report_own_loss(self, updates: int, clock: float) -> None:
-        """Report this node's loss after its updates, or no loss while the node is far behind.
+        """Report this node's running loss, or no loss while this node is far behind other nodes.
 
         A node that has trained little may have a low loss by chance, or because its examples are
         easy. Such a node must not lead trained nodes.
@@ -100,7 +100,7 @@ class LeaderTable:
                 self._reports.welcome(node)
 
     def leader(self, *, of_all: bool, among: Collection[str] | None = None) -> str | None:
-        """Return the node with the lowest loss, of all nodes or of this node's group."""
+        """Return the node with the lowest running loss among all nodes or in this node's group."""
         with self._lock:
             group = None if of_all else self._group
             best = self._reports.leader(self._clock.now(), group, among)

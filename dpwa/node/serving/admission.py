@@ -44,7 +44,7 @@ class AdmissionControl:
         self.is_clogged = False  # whether only a new socket can end an endless message
 
     def begin_unthrottled(self) -> bool:
-        """Ignore the budget while the trainer waits for peers. Any thread may call this.
+        """Lift the serving-time limit while the trainer waits for peers. Any thread may call this.
 
         Returns:
             Whether this is the thread's first call since its last `end_unthrottled`.
@@ -55,13 +55,11 @@ class AdmissionControl:
         return is_first
 
     def end_unthrottled(self) -> None:
-        """Apply the budget again, even after an interrupted call."""
+        """Restore the serving-time limit after this thread's wait, even an interrupted wait."""
         self._lulls.pop(self._current_thread(), None)
 
     def lull_s(self, thread: threading.Thread) -> float:
-        """Return for how many seconds a thread has been waiting for peers, or 0 if it does not wait
-        for peers.
-        """
+        """Return the seconds for which a thread has been waiting for peers, or 0 if not waiting."""
         return max(0.0, self._now() - self._lulls.get(thread, math.inf))
 
     def paused_s(self) -> float:
@@ -109,13 +107,13 @@ class AdmissionControl:
             self._resume_at = now + wait_s
 
     def is_heard(self, received: ReceivedMessage) -> bool:
-        """Return whether a message is accepted, and not refused because its key was revoked."""
+        """Return whether a message is accepted. A message with a revoked key is refused."""
         is_allowed = self.authorizer.is_allowed(received.user_id)
         self._revoked += not is_allowed
         return is_allowed
 
     def is_forged(self, received: ReceivedMessage, message: Message) -> bool:
-        """Return whether a message has a name that does not belong to the key of its sender."""
+        """Return whether the node name in a message does not match the sender's key."""
         name = getattr(message, "name", "")
         is_own = not name or self.authorizer.speaks_for(received.user_id, name)
         self._forged += not is_own

@@ -46,7 +46,7 @@ class TransactionAttempt(Attempt):
 
     @property
     def is_own(self) -> bool:
-        """Whether this node has proposed it."""
+        """Whether this node has proposed the transaction."""
         return not isinstance(self.request, Collection)
 
 
@@ -74,7 +74,7 @@ class TransactionFetcher(Fetcher):
         self.deliver()
 
     def next_peer(self, request: FetchRequest) -> str | None:
-        """Return the next peer, or `None` if there is none or the last exchange was with it."""
+        """Return the next peer, or `None` if no peer is left or the pick is the last partner."""
         name = super().next_peer(request)
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
         is_same = is_draw and name is not None and name == self._transactions.partner
@@ -140,7 +140,7 @@ class TransactionFetcher(Fetcher):
             self.fetch(attempt)
 
     def buffer_for(self, attempt: Attempt, header: SnapshotHeader) -> ByteArray:
-        """Return memory for a snapshot, which in a transaction is kept until the merge."""
+        """Return a buffer for a snapshot. A transaction's buffer is kept until the merge."""
         if not isinstance(attempt, TransactionAttempt):
             return super().buffer_for(attempt, header)
         if header.version != attempt.version:
@@ -175,7 +175,7 @@ class TransactionFetcher(Fetcher):
             self.attempt_failed(attempt.channel, why_not.outcome, why_not.detail)
 
     def _have(self, attempt: TransactionAttempt, lease: Lease) -> None:
-        """Pass on the peer's snapshot, which stays. Continue to wait if more is expected."""
+        """Add the peer's snapshot to the transaction. Commit an own transaction once complete."""
         transaction = attempt.transaction
         if not attempt.is_own:
             if self._transactions.collected(transaction, lease):
@@ -185,7 +185,7 @@ class TransactionFetcher(Fetcher):
             self._committed(attempt)
 
     def partner_prepared(self, said: Prepared) -> None:
-        """Continue a transaction, because a peer has this node's snapshot, or cannot have it.
+        """Continue a transaction after a peer has fetched this node's snapshot, or failed to.
 
         If the transaction is over, send the peer its outcome.
         """
@@ -202,7 +202,7 @@ class TransactionFetcher(Fetcher):
             self.attempt_failed(attempt.channel, Outcome.BUSY)
 
     def _attempt_of(self, transaction: bytes) -> TransactionAttempt | None:
-        """Return the current attempt, if it is part of this transaction of this node."""
+        """Return the current attempt, if this node proposed `transaction` in that attempt."""
         attempt = self.attempt
         if not isinstance(attempt, TransactionAttempt) or not attempt.is_own:
             return None
@@ -246,7 +246,7 @@ class TransactionFetcher(Fetcher):
     # What is decided, until the peers have acknowledged it
 
     def needs(self, channel: PeerChannel) -> bool:
-        """Tell whether a peer must stay connected, also for a decision to be acknowledged."""
+        """Return whether a peer must stay connected, for a fetch or an unacknowledged decision."""
         return super().needs(channel) or any(self._transactions.decisions_for(channel.peer))
 
     def deliver(self) -> None:
@@ -257,7 +257,7 @@ class TransactionFetcher(Fetcher):
                 self._tell_decision(channel, transaction, commit=commit)
 
     def removed(self, channel: PeerChannel) -> None:
-        """Send a removed peer the decisions that concern it, at the last opportunity."""
+        """Send all unacknowledged decisions to a removed peer, before the link closes."""
         super().removed(channel)
         if channel.is_up:
             for transaction, commit in self._transactions.decisions_for(channel.peer):
