@@ -71,7 +71,7 @@ class SavedPart:
     count: int
 
     def difference(self, kind: Layout) -> str:
-        """Return the difference to another kind in words, or "" if the kinds are equal."""
+        """Return the first difference of the saved tensors from `kind`, or "" if there is none."""
         if self.fingerprint == kind.fingerprint:
             return ""
         return kind.difference(self.descriptions, self.count) or "not in its description"
@@ -88,7 +88,7 @@ class Saved:
     parts: Mapping[str, SavedPart]
 
     def difference(self, part: str, kind: Layout | None) -> str:
-        """Return a part's difference to a kind in words, or "" if it fits. `None` fits always."""
+        """Return the first difference of a saved part from `kind`, or "". `None` fits any part."""
         found = self.parts.get(part)
         if found is None:
             return "the checkpoint does not have this part"
@@ -182,11 +182,11 @@ class CheckpointFolder:
         return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
-        """Never remove a checkpoint, because newer checkpoints of this node do not replace it."""
+        """Never remove a checkpoint from now on, because newer checkpoints do not replace it."""
         self._spared.add(name)
 
     def _make_folder(self) -> None:
-        """Create the folder if it is missing, so that it survives a power failure."""
+        """Create a missing folder, and flush its name to the disk, in case of a power failure."""
         made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in made:
@@ -313,7 +313,7 @@ CLOSE_TIMEOUT_S = 10.0  # maximum time to wait for an unfinished checkpoint
 
 
 class CheckpointWriter(Closeable):
-    """Writes the states that the training thread passes to it. Failures are only counted."""
+    """Writes checkpoints on a background thread. Failures are logged and counted, not raised."""
 
     def __init__(self, path: Path, node: str, keep: int) -> None:
         self.folder = CheckpointFolder(path, node, keep)

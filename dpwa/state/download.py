@@ -34,7 +34,7 @@ class _DonorQueue:
 
 
 class Download:
-    """The pieces of one image."""
+    """The missing, requested and received pieces of one image, the bytes of a part of a state."""
 
     def __init__(self, count: int, window: int = WINDOW) -> None:
         self._missing = deque(range(count))
@@ -69,7 +69,7 @@ class Download:
         self._miss(lost)
 
     def stalled(self, now: float) -> list[str]:
-        """Return the donors that were asked for pieces and have sent nothing for long."""
+        """Return the donors with requested pieces that have sent no piece for `STALL_S` seconds."""
         return [
             donor
             for donor, lane in self._lanes.items()
@@ -103,7 +103,7 @@ class Download:
         return True
 
     def corrupted(self, donor: str, index: int) -> bool:
-        """Record a corrupted piece, and return whether to give up its donor."""
+        """Record a corrupted piece. Return whether this node must stop fetching from the donor."""
         lane = self._lanes.get(donor)
         if lane is None:
             return False
@@ -169,7 +169,7 @@ class Candidate:
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
-        """Return whether the donor can have reached a clock since it reported its own clock."""
+        """Return whether a peer's training clock can have risen from its last report to `clock`."""
         return can_have_grown(self.clock or 0.0, clock, now - self.said)
 
     @property
@@ -192,7 +192,7 @@ class Candidates:
     first_trained: float | None = None  # the time when a peer first reported a training
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Record the reachable peers, and drop the others, unless they are lost."""
+        """Add reachable peers, and remove other peers, except peers that are never asked again."""
         for name in names:
             if name not in self.peers:
                 self.peers[name] = Candidate(now, is_lost=name in self.without)
@@ -201,7 +201,7 @@ class Candidates:
                 del self.peers[name]
 
     def pick_due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
-        """Yield the peers to ask now, and whether to ask for a copy.
+        """Yield each peer to ask now, and whether the peer must prepare a copy of its state.
 
         `are_all_met` means that no other peer is about to connect, so there is no reason to wait
         after all peers have answered.
@@ -240,7 +240,7 @@ class Candidates:
             peer.offer, peer.is_lost = None, True
 
     def counted(self, clock: float) -> float:
-        """Return the part of a donor's clock that counts. See `policy.beginners`."""
+        """Return a donor's clock, up to the limit that peers confirm. See `policy.beginners`."""
         return min(clock, self._most_borne_out)
 
     @property
@@ -265,7 +265,7 @@ class Candidates:
         )
 
     def _chosen(self, now: float) -> list[str]:
-        """Return the peers to ask for a copy: those far enough ahead, the fastest first."""
+        """Return the peers with enough training, to ask them for a copy. The fastest is first."""
         since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []
@@ -286,6 +286,6 @@ class Candidates:
         return peer.preparing is None, peer.answered
 
     def _is_late(self, peer: Candidate, now: float, after_s: float = PREPARED_WITHIN_S) -> bool:
-        """Return whether a peer was asked for a copy long ago, and its trainer has not made it."""
+        """Return whether a peer has offered no copy within `after_s` of the first request."""
         since = peer.preparing
         return peer.offer is None and since is not None and now - since >= after_s

@@ -55,7 +55,7 @@ class DonorAnswer(NamedTuple):
 
 
 class Inbox(Listener):
-    """A bounded queue of answers. It drops unexpected answers."""
+    """Queues the answers of peers about their states. A closed or full queue drops new answers."""
 
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
@@ -73,7 +73,7 @@ class Inbox(Listener):
             self._received.clear()
 
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
-        """Handle an answer on the TxThread."""
+        """Add an answer of a peer to the queue. The TxThread calls this."""
         with self._changed:
             if self._is_open and len(self._received) < MAX_WAITING:
                 self._received.append(DonorAnswer(peer, message, payload))
@@ -93,7 +93,7 @@ CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accep
 
 @dataclass(frozen=True)
 class Patience:
-    """The times for which a joining node waits for peers that may have a state for it."""
+    """The maximum times that a joining node waits for peers that may send a state."""
 
     refused_s: float = GRACE_S  # for peers that refuse connections: they may not listen yet
     connecting_s: float = CONNECT_S  # for peers that neither refuse nor accept connections
@@ -125,7 +125,7 @@ class StateRequest:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A part of a state, assembled from pieces of equal copies."""
+    """A fetched part of a state. The pieces come from one donor, or several with equal copies."""
 
     image: ByteArray
     numbers: bytes  # values other than tensors
@@ -190,7 +190,7 @@ _OF_EQUAL_COPIES = ("token", "updates", "fingerprint", "nbytes")
 
 
 class _Attempt:
-    """One fetch of a part."""
+    """One attempt to fetch a part of a state from peers."""
 
     def __init__(self, joiner: Joiner, request: StateRequest) -> None:
         self._joiner = joiner
@@ -244,7 +244,7 @@ class _Attempt:
         return {name: links[name] for name in links if name in tokens} if tokens else links
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
-        """Connect to more peers as long as there is no donor."""
+        """Connect to more peers from time to time, until a peer sends its state."""
         self._are_some_up = LinkState.UP in links.values()
         is_due = not (self._download and self._download.donors) and now >= self._connects_at
         if is_due and LinkState.IDLE in links.values():
@@ -257,7 +257,7 @@ class _Attempt:
             self._joiner.tell(donor, StateDone(request=0))
 
     def _follow(self, links: Mapping[str, LinkState], now: float) -> None:
-        """Give up donors that are gone, or that send nothing."""
+        """Stop fetching from donors that are disconnected, or that send nothing."""
         up = [name for name, state in links.items() if state is LinkState.UP]
         if self._download is not None:
             for donor in self._download.donors:
@@ -361,7 +361,7 @@ class _Attempt:
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
-        """Return whether an offer is an equal copy. Start again if the other donors are gone."""
+        """Return whether a copy equals the current copy. If no donor is left, accept any copy."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
@@ -443,7 +443,7 @@ class _Attempt:
         return state is LinkState.DOWN and age_s < patience.refused_s
 
     def _is_any_open(self, states: Collection[LinkState]) -> bool:
-        """Return whether a peer is about to connect. If peers are many, connected ones suffice."""
+        """Return whether a peer is connecting, or no peer is connected and an idle peer is next."""
         is_next = not self._are_some_up and LinkState.IDLE in states
         return is_next or LinkState.CONNECTING in states
 

@@ -54,11 +54,11 @@ class StateRestore:
         return tuple(sorted(self._refused))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
-        """Ask only these peers (`None`: any), and read no checkpoint with a higher clock."""
+        """Ask only `donors` from now on (`None`: any peer), and skip checkpoints above `clock`."""
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace `target`, the first part of this node's state, or keep it and return `None`.
+        """Replace `target`, the first part of this node's state. Return `None` if the part stays.
 
         `source` is "own", "peers", "newest", or "ahead". "ahead" is like "newest", but accepts only
         peers that are well ahead, and does not wait for peers that are not connected yet.
@@ -82,7 +82,7 @@ class StateRestore:
         return None
 
     def restore_part(self, target: Target, *, may_restart: bool = True) -> Origin | None:
-        """Replace a further part by the part of the same copy as the first part.
+        """Replace a further part of this node's state, from the copy that replaced the first part.
 
         If the donor is gone, or has a different copy by now, both parts are replaced by those of a
         peer. Then the result is their origin. If there is no such peer, the first part stays.
@@ -112,7 +112,7 @@ class StateRestore:
     def _from_peers(
         self, target: Target, newer_than: float, timeout_s: float
     ) -> tuple[JoinResult, Origin | None]:
-        """Replace the first part by the part of a peer."""
+        """Replace the first part of this node's state by the same part of a peer's state."""
         result = self._fetch(target, newer_than, timeout_s, {})
         fetched = result.fetched
         if fetched is None:
@@ -123,7 +123,7 @@ class StateRestore:
     def _fetch(
         self, target: Target, newer_than: float, timeout_s: float, tokens: Mapping[str, bytes]
     ) -> JoinResult:
-        """Fetch a part until one can be loaded. Do not ask a donor of an unfit part again."""
+        """Fetch and load a part. If the part is unfit, blame its donors, and fetch it again."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
             request = StateRequest(
@@ -154,7 +154,7 @@ class StateRestore:
             return result
 
     def _blame(self, donors: Collection[str]) -> None:
-        """Refuse a donor. If there were several, it is unknown which donor is at fault."""
+        """Refuse the donor of an unfit part. After several donors, use only one donor at a time."""
         if len(donors) == 1:
             self._refused.update(donors)
         self._is_alone |= len(donors) > 1
@@ -181,7 +181,7 @@ class StateRestore:
     # State from disk
 
     def _all_saved(self, target: Target) -> Iterator[Saved]:
-        """Read the checkpoints in which a part is of the right kind, the newest first."""
+        """Yield the checkpoints with a part that fits `target`, the newest first."""
         for saved in () if self._folder is None else self._folder.newest_first():
             if saved.clock > self._latest:
                 continue
@@ -283,7 +283,7 @@ class TogetherRestore:
         return self._origin
 
     def _try(self, target: Target, source: str) -> tuple[list[Any], bool]:
-        """Try to replace the first part.
+        """Replace the first part of the state on all ranks, or on none.
 
         Returns the donors and the clock of each rank's part (`None` if a rank has found none), and
         whether these are equal on all ranks, so that the part was loaded.
@@ -315,7 +315,7 @@ class TogetherRestore:
     def _held(
         self, target: Target, fetch: Callable[[Target], R]
     ) -> tuple[list[tuple[ByteArray, bytes]], R]:
-        """Fetch a part with a function, and return it unloaded, with the function's result."""
+        """Call `fetch`, but do not load the fetched part. Return the part and the call's result."""
         held: list[tuple[ByteArray, bytes]] = []
 
         def hold(image: ByteArray, numbers: bytes) -> None:

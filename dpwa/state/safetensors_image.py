@@ -1,4 +1,4 @@
-"""Images of tensors: the bytes of a safetensors file, with the same layout on every node.
+"""An image has tensors as the bytes of a safetensors file, with the same layout on every node.
 
     8 bytes     length of the header, little-endian
     header      JSON, padded with spaces: dtype, shape and place of each tensor

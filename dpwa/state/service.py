@@ -1,4 +1,4 @@
-"""The donor's side: it answers nodes that ask for the state of the training, on the RxThread."""
+"""A donor's service, which sends the training's state to joining nodes on the RxThread."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DonorSnapshot:
 
 
 class DonorSnapshots:
-    """At most one copy of this node's state. It is made only when a peer wants it."""
+    """Holds at most one copy of this node's state, made when a joining node asks for the state."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DonorSnapshots:
         return sum(part.image.nbytes for part in parts)
 
     def replace_copy(self, state: State) -> None:
-        """Replace the copy. Nodes that fetch the old copy must ask again."""
+        """Replace the held copy of the state. Nodes that fetch the old copy must ask again."""
         now = self._clock.now()
         copy = DonorSnapshot(state, now, now, self._piece_bytes)
         with self._lock:
@@ -131,7 +131,7 @@ _NO_KIND = Layout(())
 
 
 class StateService(Service):
-    """Offers the state to a few joining nodes at once, and serves its pieces.
+    """Offers this node's state to a few joining nodes at once, and sends the state in pieces.
 
     The training thread makes the copy when the first node asks. All joining nodes share it.
     """
@@ -161,7 +161,7 @@ class StateService(Service):
                 self._forget(sender)
 
     def tick(self, now: float) -> bool:
-        """Send pieces that a link could not accept before, and drop nodes that no longer ask."""
+        """Retry pieces that could not be sent before, and forget joining nodes that ask no more."""
         late = [s for s, asked in self._joiners.items() if now - asked > FORGOTTEN_AFTER_S]
         for sender in late:
             self._forget(sender)

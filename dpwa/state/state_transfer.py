@@ -86,7 +86,7 @@ class States(Closeable):
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
 
     def keep_together(self, shard_group: StateShardGroup) -> None:
-        """From now on, use only states that all ranks of a model have from the same moment."""
+        """From now on, load a state only if all ranks of the model have found the same state."""
         self._shard_group = shard_group
         if isinstance(self._restore, StateRestore):
             self._restore = TogetherRestore(self._node.name, self._restore, shard_group)
@@ -134,10 +134,10 @@ class States(Closeable):
         )
 
     def add_part(self, target: Target) -> None:
-        """Get a further part of the copy from which the first part came, if it was restored.
+        """Replace a further part of this node's state, from the copy that replaced the first part.
 
-        Call this before the first step. If the donor is gone, or has a different copy by now, both
-        parts are replaced.
+        Call this before the first step. If the first part was not replaced, this part stays. If the
+        donor is gone, or has a different copy by now, both parts are replaced.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -152,8 +152,8 @@ class States(Closeable):
     def copy_if_due(
         self, capture: Capture, rest: Capture | None = None, *, saves: bool = True
     ) -> bool:
-        """Copy the state if a peer wants it, or if a checkpoint is due. Runs on the training
-        thread.
+        """Copy the node's state if a joining peer asks for a copy, or if a checkpoint is due. Runs
+        on the training thread.
 
         Call this when the numbers of steps and updates are equal. `capture` copies the parts that
         no longer change in this update. `rest` copies the parts that the loop may still change,
@@ -178,7 +178,7 @@ class States(Closeable):
         return self._unfinished is not None
 
     def complete(self) -> None:
-        """Copy the rest of a state, before the loop starts the next step."""
+        """Copy the missing parts of the state, before the training loop starts the next step."""
         self._end_start()
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
@@ -209,7 +209,7 @@ class States(Closeable):
         }
 
     def close(self) -> None:
-        """Finish an unfinished checkpoint, and free the copies."""
+        """Wait for an unfinished checkpoint, and free the copy for joining nodes."""
         _close(self._donor_snapshots, self._writer, self._owner)
 
     # During training
