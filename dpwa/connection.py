@@ -210,8 +210,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if not isinstance(parameters, np.ndarray) or parameters.dtype.kind not in "fc":
             found = getattr(parameters, "dtype", type(parameters).__name__)
             raise ParametersError(
-                f"finish averages only numpy arrays of floating-point numbers, not {found}. "
-                "For other data, use update_send and update_wait [DPWA-E144]"
+                f"finish() can average only a numpy array of floating-point numbers, not {found}. "
+                "For other data, call update_send and update_wait [DPWA-E144]"
             )
         layout, wide = array_layout(parameters), np.promote_types(parameters.dtype, np.float32)
         model = ArrayModel(np.array(parameters, wide, order="C").reshape(-1), layout)

@@ -239,6 +239,6 @@ def _or_default(timeout_s: float | None) -> float | None:
 def _require_in_place(given: object, result: object) -> None:
     if result is not given:
         raise UserError(
-            "expected a tensor or an array that can be changed in place "
+            "expected a tensor, or an array that can be changed in place "
             f"(got {type(given).__name__}) [DPWA-E158]"
         )

@@ -88,9 +88,9 @@ def require_own_process(owner: int, name: str) -> None:
     """
     if os.getpid() != owner:
         raise ForkedError(
-            f"node {name!r} belongs to process {owner}. Process {os.getpid()} was forked from it. "
-            "Use the node in its own process, or create a node with a different name in the fork "
-            "[DPWA-E092]"
+            f"node {name!r} belongs to process {owner}. Process {os.getpid()} is a fork of "
+            f"process {owner}. Use the node in its own process, or create a node with a different "
+            "name in the fork [DPWA-E092]"
         )
 
 

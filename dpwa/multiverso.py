@@ -50,8 +50,8 @@ class _Session:
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
-                "workers are numbered in the order of `nodes`, but this configuration has none. "
-                "With only `join`, workers can come and go [DPWA-E305]"
+                "the number of a worker is its position in `nodes`, but the configuration has no "
+                "`nodes`. List all workers in `nodes` [DPWA-E305]"
             )
         return names
 
@@ -335,7 +335,7 @@ def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
 def _now() -> _Session:
     if _session is None:
         raise UserError(
-            "call dpwa.multiverso.init first, and no function after shutdown [DPWA-E186]"
+            "dpwa.multiverso is not initialized. Call dpwa.multiverso.init() first [DPWA-E186]"
         )
     return _session
 

@@ -138,7 +138,7 @@ class VirtualNetwork:
             ValueError: only one of both nodes is named.
         """
         if (sender is None) != (to is None):
-            raise ValueError("name both nodes of a link, or none for all links")
+            raise ValueError("pass both `sender` and `to`, or neither to set all links")
         if sender is None or to is None:
             self._link = link
             self._links.clear()

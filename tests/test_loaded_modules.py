@@ -216,5 +216,5 @@ def test_a_message_whose_code_cannot_be_loaded_is_refused(caplog):
             assert isinstance(question(node.endpoint, hello, None), Refused)
         assert isinstance(question(node.endpoint, AskStatus(request=3), None), Status)
     assert [record.getMessage() for record in caplog.records] == [
-        "w1: a message is refused, because its code cannot be loaded: no such file here [DPWA-W103]"
+        "w1: refused a message, because a module cannot be loaded: no such file here [DPWA-W103]"
     ]

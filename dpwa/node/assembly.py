@@ -98,7 +98,7 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
     except OSError as error:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
-            raise UserError(f"{problem}, but `transport: shm` needs it [DPWA-E096]") from None
+            raise UserError(f"{problem}. Set `transport: auto`, not `shm` [DPWA-E096]") from None
         log.warning("%s, so peers can only get snapshots as a stream [DPWA-W023]", problem)
         return None
 

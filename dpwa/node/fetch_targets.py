@@ -116,10 +116,10 @@ class TrainerFetches:
     def _ask_why(self, peer: str, request: FetchRequest) -> Arrival | PeerMemory | None:
         """Request a snapshot by message, once, because the peer's shared memory has none."""
         if request.version and request.deadline.expired():
-            self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
+            self._peer_table.record(peer, Outcome.TIMED_OUT, "the peer is several rounds behind")
             return None
         if not request.may_map:
-            self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
+            self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be opened")
             return None
         self._peer_table.set_memory(peer, None)
         request.begin_anew(peer)

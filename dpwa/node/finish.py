@@ -296,5 +296,5 @@ def _check_bound(name: str, given: Any) -> None:
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not is_number or not given >= 0.0:
         raise UserError(
-            f"finish: {name} is {given!r}. Pass a number of seconds of at least 0 [DPWA-E143]"
+            f"finish: {name} must be a number of seconds, at least 0 (got {given!r}) [DPWA-E143]"
         )

@@ -55,7 +55,9 @@ class NodeView:
     @property
     def model(self) -> Values:
         if self._model is None:
-            raise LookupError("this node gossips raw bytes, so algorithms cannot change its model")
+            raise LookupError(
+                "this node publishes raw bytes, so an algorithm has no model to change"
+            )
         return self._model
 
     @model.setter
@@ -178,7 +180,7 @@ class GossipRounds:
         self._waits = 0
         self._begins += 1
         if self._begins == MAX_UNPAIRED_CALLS:
-            self._unpaired("update_send", "update_wait", "nothing is merged")
+            self._unpaired("update_send", "update_wait", "this node merges nothing")
         if self.began_at is None:
             self.began_at = self._context.runtime.now()
         self.figures.begin_update()
@@ -218,7 +220,7 @@ class GossipRounds:
         """
         if ask is not None and (problem := self._problem_of(ask)):
             who = f"algorithm {self._context.config.algorithm!r}: asks"
-            raise UserError(f"{who} returned {ask!r}; expected {problem} [DPWA-E118]")
+            raise UserError(f"{who} returned {ask!r}. Expected {problem} [DPWA-E118]")
         doubted = self._bears_out = self._doubted
         if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
@@ -291,7 +293,9 @@ class GossipRounds:
         if request is None and published is None:
             self._waits += 1
             if self._waits == MAX_UNPAIRED_CALLS:
-                self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
+                self._unpaired(
+                    "update_wait", "update_send", "this node publishes and fetches nothing"
+                )
         if request is None:
             return None
         before = self.figures.turn_to(Activity.WAIT)
@@ -363,7 +367,7 @@ class GossipRounds:
             self._asked_again += 1
             self._doubted = "" if is_sharded else arrival.peer
         elif doubt is Doubt.IMPOSSIBLE:
-            told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
+            told = f"its clock rose to {arrival.progress.clock:.6g}, faster than any training can"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
         elif self.merger.is_beginner(clock) and (factor is None or arrival.takes_over):
             self._doubted = arrival.peer  # there are others ahead
@@ -601,8 +605,8 @@ class GossipRounds:
             return
         self._has_warned = True
         log.warning(
-            "%s: %d calls of %s, and none of %s: %s. Each training step needs both, update_send "
-            "before it and update_wait after it, or step(loss) alone [DPWA-W070]",
+            "%s: the script has made %d calls of %s, but none of %s, so %s. Call update_send "
+            "before each training step and update_wait after it, or only step(loss) [DPWA-W070]",
             self._context.name,
             MAX_UNPAIRED_CALLS,
             called,

@@ -99,8 +99,9 @@ class LossWatch:
         self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
         if self._updates_without_leader == PATIENCE_UPDATES:
             log.warning(
-                "%s: no node has reported a loss in %d updates, so no node leads or merges. "
-                "Pass the loss to update_send, update_wait or step, or set leader_loss [DPWA-W012]",
+                "%s: no node has reported a loss in %d updates, so there is no leader, and no "
+                "merge. Pass the loss to update_send, update_wait or step, or set leader_loss "
+                "[DPWA-W012]",
                 context.name,
                 PATIENCE_UPDATES,
             )
@@ -262,7 +263,7 @@ class Merger:
 
     def _took_over(self, arrival: Arrival) -> None:
         text = (
-            "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
+            "%s: was far behind (clock %.0f), so it copies the parameters of %s (clock %.0f)"
             " [DPWA-W073]"
         )
         own, theirs = self.progress.clock, arrival.progress.clock

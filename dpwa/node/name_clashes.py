@@ -56,7 +56,7 @@ class IdentityService(Service):
         if self.is_over:
             return
         if message.expects != self._name:
-            text = f"{message.name} takes this node for {message.expects}. Compare the addresses"
+            text = f"{message.name} mistakes this node for {message.expects}. Compare the addresses"
             self._note(message.name, f"{text} in both configurations", "[DPWA-W090]", 0.0)
         self._answer(message, reply)
         if len(self._asked) < MAX_ASKED and self._peer_table.knows(message.name):
@@ -80,7 +80,7 @@ class IdentityService(Service):
     def _answer(self, message: AskIdentity, reply: Reply) -> None:
         taken_by, is_certain = self._taken_by(message), False
         if taken_by:
-            text = f"a second node with the name {message.name} is refused. It says that it is at "
+            text = f"a second node with the name {message.name} is refused. It claims the address "
             text += f"{message.endpoint}, but the node at {taken_by} has that name and is alive"
             is_certain = self._note(message.name, text, "[DPWA-W091]", CERTAIN_AFTER_S)
         reply(

@@ -76,8 +76,8 @@ def _reachable_host(listen: str, hosts: list[str]) -> str:
             return host
     if not hosts:
         raise AddressError(
-            f"listens on {listen}, but knows no address that other nodes can reach. Set "
-            "`advertise`, or give such an address in `listen` [DPWA-E053]"
+            f"this node listens on {listen}, but knows no address that other nodes can reach. Set "
+            "`advertise`, or set `listen` to such an address [DPWA-E053]"
         )
     return host
 
@@ -102,8 +102,9 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
     far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
     if far is not None:
         log.warning(
-            "%s: listens on %s, so no node on %s or any other machine can connect, because %s is a "
-            'name of this machine itself (see /etc/hosts). Set `bind: "*"` for this node '
+            "%s: this node listens on %s, so nodes on other machines, such as %s, cannot "
+            "connect. The reason is that %s is a name of this machine itself (see /etc/hosts). Set "
+            '`bind: "*"` for this node '
             "[DPWA-W076]",
             name,
             endpoint,

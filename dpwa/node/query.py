@@ -57,7 +57,7 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
     owners = [name] if name is not None else folder.owners()
     if not owners:
         raise UserError(
-            f"{folder.path}: no secret key to ask the nodes. Make a key with `dpwa keys new` "
+            f"{folder.path}: no secret key for asking the nodes. Make a key with `dpwa keys new` "
             f"[DPWA-E102]"
         )
     return Keyring(folder, owners[0], config.allow)
@@ -200,8 +200,8 @@ _WELL = (Health.UNKNOWN, Health.ALIVE, Health.FINISHED, Health.LEFT)
 _PROBLEMS = {health.value: text for health, text in IN_WORDS.items() if health not in _WELL}
 
 _REFUSALS = {
-    "unknown_key": "{n} connections because of their keys. Their key is not allowed here, or they "
-    "have an old key of this node. Compare `dpwa keys list` on both machines",
+    "unknown_key": "{n} connections because of their keys. Their key is not allowed here, or the "
+    "other side has an old key of this node. Compare `dpwa keys list` on both machines",
     "protocol": "{n} connections that used keys where none are expected, used none where keys are "
     "required, or came from a program that is no node. Compare `security` in all configurations",
     "broken_off": "{n} connections that closed before they were accepted, or took too long",
@@ -242,7 +242,7 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
     """Yield nodes that answer at a different node's address, and problems with names and files."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
-            text = f"{name}: {printable(report.name)} answers at its address"
+            text = f"{name}: {printable(report.name)} answers at the address of {name}"
             yield Finding(name, text, is_unreachable=True)
         for sentence in report.clashes:
             yield Finding(name, f"{printable(report.name)}: {printable(sentence)}")
@@ -307,7 +307,7 @@ def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
         for other in reports:
             status = states.get(other, "unknown")
             if report.membership is not None and other != name and status != "alive":
-                yield Finding(other, f"{other} is {status} to {name}, although it answers here")
+                yield Finding(other, f"{other} answers here, but {name} lists {other} as {status}")
 
 
 def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:

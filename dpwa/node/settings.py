@@ -41,8 +41,8 @@ class Settings:
         if warns and (peer, warns) not in self._warned_of:
             self._warned_of.add((peer, warns))
             log.warning(
-                "%s: the settings of peer %s differ from this node's: %s. Set the same values on "
-                "all nodes [DPWA-W087]",
+                "%s: the settings of peer %s differ from the settings of this node: %s. Set the "
+                "same values on all nodes [DPWA-W087]",
                 self._name,
                 peer,
                 warns,

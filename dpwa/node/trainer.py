@@ -94,7 +94,7 @@ class ReceivedSnapshot:
         for given in (factor, delta, buffers):
             if not 0.0 <= given <= 1.0:
                 raise UserError(
-                    f"received.merge: expected numbers from 0 to 1 (got {given!r}) [DPWA-E116]"
+                    f"received.merge: expected factors from 0 to 1 (got {given!r}) [DPWA-E116]"
                 )
         arrival = self._arrival
         if self._clip is not None:

@@ -334,8 +334,8 @@ def test_views_that_differ_are_told():
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
-        "b is dead to a, although it answers here",
-        "a is unknown to b, although it answers here",
+        "b answers here, but a lists b as dead",
+        "a answers here, but b lists a as unknown",
     ]
 
 

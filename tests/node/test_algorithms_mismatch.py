@@ -71,7 +71,7 @@ def test_a_proposal_of_other_terms_is_refused():
         member.round()
         answer = partner.ask(partner.proposal(terms="share"))
         assert isinstance(answer, Refused)
-        assert answer.reason == "its terms are exchange"
+        assert answer.reason == "its algorithm uses exchange terms"
         assert not member.transactions._records
 
 
@@ -81,7 +81,7 @@ def test_an_answer_that_is_sent_as_a_request_takes_no_service_away():
         member.round()
         partner.say(DecisionAck(request=1, transaction=b"pair-one"))
         answer = partner.ask(partner.proposal(terms="share"))
-        assert answer.reason == "its terms are exchange"
+        assert answer.reason == "its algorithm uses exchange terms"
         assert member.node.report()["bad_messages"] == 1
 
 

@@ -179,7 +179,7 @@ def test_who_takes_over_at_its_first_merge_says_so_once(clock, level, caplog):
         gossip([one, late], 1)
         eventually(lambda: [gossip([one, late], 1), late.adapter.clock >= clock][1], 30)
         gossip([one, late], 3)
-    said = [each for each in caplog.records if "takes over the parameters of w1" in each.message]
+    said = [each for each in caplog.records if "copies the parameters of w1" in each.message]
     assert [each.levelname for each in said] == [level]  # nodes that begin together differ, too
 
 

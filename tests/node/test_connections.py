@@ -144,7 +144,7 @@ def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(ca
     config = config_of(MANY, transport="tcp", connections=FEWEST)
     with members(config, [1.0]) as [member]:
         member.node.tx.connect(needs_all=True)
-        eventually(lambda: "higher value of `connections`" in caplog.text)
+        eventually(lambda: "Raise `connections`" in caplog.text)
 
 
 def test_the_longest_silent_client_is_asked_to_go():

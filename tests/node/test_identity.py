@@ -66,12 +66,13 @@ def test_swapped_addresses_are_named_by_all_and_nothing_is_merged_through_them(c
         clash.format("w2", "w1", ports["w1"], "[DPWA-W007]"),
     ]
     expected = [
-        "w1: w3 takes this node for w2. Compare the addresses in both configurations",
-        "w2: w3 takes this node for w1. Compare the addresses in both configurations",
+        "w1: w3 mistakes this node for w2. Compare the addresses in both configurations",
+        "w2: w3 mistakes this node for w1. Compare the addresses in both configurations",
     ]
     assert told(caplog, "W090") == [f"{line} [DPWA-W090]" for line in expected]
     assert set(expected) < set(from_right)
-    assert {"w1: w2 answers at its address", "w2: w1 answers at its address"} < set(from_swapped)
+    swapped = {f"w{a}: w{b} answers at the address of w{a}" for a, b in ("12", "21")}
+    assert swapped < set(from_swapped)
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["comes later", "was there first"])
@@ -95,7 +96,7 @@ def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog,
     where = f"tcp://127.0.0.1:{right['nodes'][0]['port']}"
     (line,) = told(caplog, "W091")
     assert line == (
-        "w2: a second node with the name w1 is refused. It says that it is at "
+        "w2: a second node with the name w1 is refused. It claims the address "
         f"tcp://127.0.0.1:{elsewhere}, but the node at {where} has that name and is alive "
         "[DPWA-W091]"
     )
@@ -121,7 +122,7 @@ def test_a_second_node_at_the_address_of_another_is_told_at_once_and_once(caplog
     where = f"tcp://127.0.0.1:{place}"
     problem = f"names clash: w1 answers at {where} [DPWA-W007]"
     assert told(caplog, "W007") == [f"w1: peer w3 is not connected, because {problem}"]
-    repeated = [r for r in caplog.records if "w1 takes this node for w3" in r.getMessage()]
+    repeated = [r for r in caplog.records if "w1 mistakes this node for w3" in r.getMessage()]
     assert len(repeated) == 1
 
 

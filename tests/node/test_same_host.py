@@ -259,7 +259,7 @@ def test_with_transport_shm_a_node_without_dev_shm_says_so_and_ends(tmp_path, ow
         code, errors = node.end()
     assert code == 1
     assert "UserError: shared memory cannot be used (" in errors
-    assert "but `transport: shm` needs it" in errors
+    assert "Set `transport: auto`, not `shm`" in errors
 
 
 def test_a_restarted_peer_is_mapped_again(config):

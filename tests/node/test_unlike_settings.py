@@ -102,7 +102,7 @@ def test_both_nodes_name_a_setting_that_must_be_equal_and_both_values(path, capl
             assert expected in refused
         else:
             assert refused == ""
-            assert f"w1: the settings of peer w2 differ from this node's: {expected}" in caplog.text
+            assert f"differ from the settings of this node: {expected}" in caplog.text
             assert "[DPWA-W087]" in caplog.text
 
 
@@ -267,6 +267,6 @@ def test_in_real_processes_both_nodes_say_what_differs():
             f"has other settings and is not merged: local.lr is {here} here, {there} there" in said
         )
         here, there = (("average", "keep"), ("keep", "average"))[rank]
-        assert f"differ from this node's: buffers is {here} here, {there} there" in said
+        assert f"the settings of this node: buffers is {here} here, {there} there" in said
         assert "AllReduceEA: beta is 0.9 on w1, and 0.5 on w2" in said
         assert (node["merges"], node["weight"]) == (0, [[float(rank)] * 2])

@@ -352,7 +352,7 @@ def test_a_node_says_that_it_listens_on_loopback_where_others_cannot_connect(cap
     config["nodes"][0]["host"], config["nodes"][2]["host"] = "127.0.0.1", other
     with DpwaConnection("w1", config) as connection:
         told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-        listens = f"w1: listens on {connection.node.endpoint}, so no node on gpu02 or any other"
+        listens = f"w1: this node listens on {connection.node.endpoint}, so nodes on other"
     assert [said.partition(" machine")[0] for said in told] == count * [listens]
 
 

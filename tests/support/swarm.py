@@ -46,7 +46,7 @@ class Node:
     @property
     def is_troubled(self):
         text, found = self.errors.read_text(), self.trains
-        return "Traceback" in text or "unforeseen" in text or bool(found and found[-1]["uncaught"])
+        return "Traceback" in text or "unexpected" in text or bool(found and found[-1]["uncaught"])
 
 
 @dataclass

@@ -94,8 +94,8 @@ class Connections:
             self._needs_all = True
             if len(self.channels) > self._most:
                 log.warning(
-                    "%s: needs a connection to each of %d peers, but may have only %d. Set a "
-                    "higher value of `connections` [DPWA-W010]",
+                    "%s: this node needs a connection to each of %d peers, but may have only %d "
+                    "connections. Raise `connections` [DPWA-W010]",
                     self._context.name,
                     len(self.channels),
                     self._most,
@@ -241,7 +241,7 @@ class Connections:
         self._context.peer_table.link_changed(link.peer, link.state, link.problem)
         if link.state is LinkState.DOWN:
             log.warning(
-                "%s: not connected to %s: %s [DPWA-W009]",
+                "%s: this node is not connected to %s: %s [DPWA-W009]",
                 self._context.name,
                 link.peer,
                 link.problem,

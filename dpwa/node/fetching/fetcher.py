@@ -100,7 +100,9 @@ class Fetcher:
             self.attempt_failed(attempt.channel, Outcome.UNREACHABLE, "no connection in time")
         else:
             self._cancel()
-            self.attempt_failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
+            self.attempt_failed(
+                attempt.channel, Outcome.TIMED_OUT, "the peer is slower than in earlier fetches"
+            )
 
     def is_asking(self, channel: PeerChannel) -> bool:
         """Tell whether a fetch from this peer is under way."""

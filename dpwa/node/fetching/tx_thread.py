@@ -216,7 +216,7 @@ class TxThread(NodeThread):
                 self._step(ready)
             except Exception:
                 log.exception(
-                    "a fetch failed for an unforeseen reason. The node continues [DPWA-W014]"
+                    "a fetch failed with an unexpected error. The node continues [DPWA-W014]"
                 )
                 self.fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self.fetcher.give_up(Outcome.TIMED_OUT)

@@ -213,7 +213,9 @@ class RxThread(NodeThread):
                 self._tick(now)
             except Exception:
                 self.bad_messages += 1
-                log.exception("a message could not be answered. The node continues [DPWA-W017]")
+                log.exception(
+                    "this node could not answer a message due to an unexpected error [DPWA-W017]"
+                )
 
     def _end_services(self, router: Socket) -> None:
         for service in self._ticking:
@@ -259,7 +261,9 @@ class RxThread(NodeThread):
                 if service.tick(now):
                     self._due[service] = None
             except Exception:
-                log.exception("a task of a service has failed. The node continues [DPWA-W017]")
+                log.exception(
+                    "a background task of this node failed. The node continues [DPWA-W017]"
+                )
 
     def _answer(self, router: Socket) -> None:
         """Answer a few waiting messages at a time, so that other work can run in between."""
@@ -290,7 +294,7 @@ class RxThread(NodeThread):
             service.receive(sender, message, payload, self._reply_to(router, sender))
         except ImportError as error:
             self._say_unloaded(str(error))
-            self._reply_to(router, sender)(Refused(request=0, reason="its code cannot be loaded"))
+            self._reply_to(router, sender)(Refused(request=0, reason="a module is missing"))
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1
@@ -311,7 +315,7 @@ class RxThread(NodeThread):
         self.bad_messages += 1
         if why not in self._unloaded:
             self._unloaded.add(why)
-            text = "%s: a message is refused, because its code cannot be loaded: %s [DPWA-W103]"
+            text = "%s: refused a message, because a module cannot be loaded: %s [DPWA-W103]"
             log.error(text, self._name, why)
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:

@@ -119,7 +119,9 @@ class TransactionFetcher(Fetcher):
             self.attempt_failed(channel, Outcome.BEHIND)
             return
         if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
-            raise ProtocolError(f"it promised {agreed.units} units of mass, more than exist")
+            raise ProtocolError(
+                f"the peer promised {agreed.units} units of weight, more than all nodes have"
+            )
         if not self._transactions.agreed(attempt.transaction, agreed.units):
             # This node has decided the transaction before the answer came.
             self.end_attempt(Outcome.LOST, is_charged=False)
@@ -144,7 +146,7 @@ class TransactionFetcher(Fetcher):
         if not isinstance(attempt, TransactionAttempt):
             return super().buffer_for(attempt, header)
         if header.version != attempt.version:
-            raise BrokenFetchError(Outcome.SUPERSEDED, "it no longer has the promised snapshot")
+            raise BrokenFetchError(Outcome.SUPERSEDED, "the promised snapshot is gone")
         return np.empty(header.nbytes, np.uint8)
 
     def found(self, attempt: Attempt, found: IncomingSnapshot | PeerMemory) -> None:
@@ -159,9 +161,7 @@ class TransactionFetcher(Fetcher):
         """Pin the promised snapshot in shared memory."""
         lease = memory.pin(attempt.request.layout, attempt.version)
         if lease is None or lease.snapshot.version != attempt.version:
-            why_not: Ended | None = Ended(
-                Outcome.SUPERSEDED, "it no longer has the promised snapshot"
-            )
+            why_not: Ended | None = Ended(Outcome.SUPERSEDED, "the promised snapshot is gone")
         else:
             why_not = attempt.request.objection(lease.snapshot)
         if lease is not None and why_not is None:

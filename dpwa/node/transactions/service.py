@@ -92,7 +92,7 @@ class TransactionService(Service):
     def _answer(self, message: Propose, reply: Reply) -> None:
         layout, terms = self._context.pool.layout(), self._transactions.terms.value
         if message.terms != terms:
-            reply(Refused(request=message.request, reason=f"its terms are {terms}"))
+            reply(Refused(request=message.request, reason=f"its algorithm uses {terms} terms"))
         elif layout is None:
             reply(NotReady(request=message.request))
         elif layout.fingerprint != message.fingerprint:
@@ -197,4 +197,6 @@ class NoTransactions(Closeable, Service):
         """Nothing is held."""
 
     def handle(self, sender: bytes, message: Propose, reply: Reply) -> None:  # noqa: ARG002
-        reply(Refused(request=message.request, reason=f"its terms are {Terms.PULL.value}"))
+        reply(
+            Refused(request=message.request, reason=f"its algorithm uses {Terms.PULL.value} terms")
+        )
