@@ -1,1 +1,1 @@
-"""Pure functions and values that make decisions. Time and randomness are arguments."""
+"""Pure decision rules, such as the choice of a peer. Time and randomness are arguments."""

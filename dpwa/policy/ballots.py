@@ -1,4 +1,4 @@
-"""Ballots: the nodes that survive a collective agree on its outcome, and on the survivors.
+"""Ballots: the members of a collective vote on its outcome and on the exclusion of lost members.
 
 In a collective, each member announces two moments. It has *entered* when it calls the collective.
 It is *ready* when it has done its part, and only needs messages of others. A node that knows that
@@ -38,7 +38,7 @@ LONGEST_LOOK_S = GONE_S / 4  # the maximum time that counts between two calls of
 
 @dataclass(frozen=True)
 class Silence:
-    """The seconds of silence in a ballot after which a member is considered lost."""
+    """Time limits in seconds, after which a ballot suspects members without an agreeing vote."""
 
     gone_s: float = GONE_S
     late_s: float = LATE_S
@@ -47,7 +47,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Stand:
-    """The progress of a member when it voted."""
+    """A member's progress in the collective at the time of its vote."""
 
     entered: bool  # whether it had called the collective
     ready: bool  # whether it had done its part
@@ -65,7 +65,7 @@ class Decision:
 
 @dataclass
 class Ballot:
-    """The ballot as one node sees it. `members` are in order of rank. `stand` does not change."""
+    """One node's state of a ballot. `members` are in order of rank. `stand` does not change."""
 
     own: str
     members: tuple[str, ...]
@@ -93,7 +93,7 @@ class Ballot:
         return self._suspect(theirs, now)
 
     def pass_time(self, now: float, unreachable: Iterable[str], entered: Iterable[str]) -> bool:
-        """Suspect silent members. Return whether this has changed this node's vote.
+        """Suspect members that are silent for too long. Return whether this node's vote changed.
 
         Of the time between two calls, at most `LONGEST_LOOK_S` counts. A process that was stopped
         has read no votes, and must not count that time as silence of others. `unreachable` members
@@ -115,7 +115,7 @@ class Ballot:
         return self._suspect(silent, now)
 
     def silent(self) -> tuple[str, ...]:
-        """Return the members whose votes do not agree with this node's, except suspected ones."""
+        """Return the unsuspected members without a vote that agrees with this node's vote."""
         suspects = frozenset(self.suspects)
         return tuple(
             name
@@ -126,7 +126,7 @@ class Ballot:
         )
 
     def decision(self) -> Decision | None:
-        """Return the decision, or `None` while there is no agreement yet."""
+        """Return the decision on the collective, or `None` while agreeing votes are missing."""
         if self.is_left_behind or self.silent():
             return None
         voters = [name for name in self.members if name not in self.suspects and name != self.own]

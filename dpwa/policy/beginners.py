@@ -1,4 +1,4 @@
-"""Beginners: nodes with so little training that averaging with them would undo training.
+"""Beginners: nodes with so little training that merging them would undo their peers' training.
 
 An average with factor f keeps the share 1-f of a node's training. So it helps only if the peer has
 trained, too. In the demo (four nodes with different classes), one merge with a node that started
@@ -67,12 +67,12 @@ _UNRELATED = 0.5  # distance relative to length; between independent random valu
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Return whether a node at `clock` must copy a node at `ahead` instead of averaging with it."""
+    """Return whether a node with clock `clock` must copy, not average with, a peer at `ahead`."""
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
 
 
 class Doubt(Enum):
-    """Whether a peer's clock can be believed."""
+    """The reason to distrust a peer's clock, or `NONE`."""
 
     NONE = "none"
     UNCONFIRMED = "unconfirmed"
@@ -81,12 +81,12 @@ class Doubt(Enum):
 
 
 def bears_out(clock: float, ahead: float) -> bool:
-    """Return whether a node at `clock` confirms that another node may have reached `ahead`."""
+    """Return whether the clock `clock` of a node makes the clock `ahead` of a peer plausible."""
     return clock >= SHARE * ahead or ahead - clock < LEAD
 
 
 def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
-    """Return whether a clock can have grown from `before` to `after` in these seconds."""
+    """Return whether a clock can rise from `before` to `after` in `elapsed_s` seconds."""
     return after - before < LEAD + MAX_UPDATES_PER_S * elapsed_s
 
 
@@ -112,12 +112,12 @@ def doubt_of(
 
 
 def most_borne_out(own: float, best: float) -> float:
-    """Return the maximum clock that counts for a node, if the other peers have reached `best`."""
+    """Return the limit for a peer's clock, if the highest clock of the other peers is `best`."""
     return max(own, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return `TRACE_VALUES` of the first parameters, or b"" if all are 0 or one is not finite."""
+    """Return a trace of `TRACE_VALUES` initial parameters. b"": all are 0, or any is not finite."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:
@@ -127,7 +127,7 @@ def trace_of(values: Sequence[float]) -> bytes:
 
 
 def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes:
-    """Return a trace with a digest of the first step: its loss, and the traced values after it.
+    """Return `trace` with a digest of the first training step's `loss` and resulting `values`.
 
     The trace is unchanged if it has a digest already, or if few of the values changed. With few
     changes, steps on different data may have the same digest, e.g. if only a new head is trained.
@@ -143,7 +143,7 @@ def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes
 
 
 def stepped_alike(one: bytes, two: bytes) -> bool:
-    """Tell from two traces whether the first steps of two nodes were the same."""
+    """Return whether the traces of two nodes show the same first training step."""
     return len(one) == len(two) == TRACE_BYTES and one == two and not one.endswith(_NO_STEP)
 
 

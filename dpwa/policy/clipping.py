@@ -1,4 +1,4 @@
-"""Clipping limits how far a merge moves a node, by the usual distances of its peers.
+"""Clipping limits a node's move in a merge, by a running quantile of the distances to peers.
 
     x += f * scale * d,    d = peer - x,    scale = min(1, tau / |d|)
 
@@ -31,11 +31,11 @@ MIN_DISTANCES = 4
 
 
 class ClipRadius:
-    """The running radius tau of one node, or `None` before it is known. Not thread-safe."""
+    """The running clip radius tau of one node. `radius` is `None` at first. Not thread-safe."""
 
     def __init__(self, quantile: float = 0.5, window: int = 50, warm_up: int = 5) -> None:
-        """Use this quantile of the last `window` distances. Before there are `warm_up` distances,
-        use the smallest of at least `MIN_DISTANCES`.
+        """Configure tau: the `quantile` of the last `window` distances. Before there are `warm_up`
+        distances, tau is the smallest of at least `MIN_DISTANCES`.
         """
         self.radius: float | None = None
         self._quantile = quantile
@@ -43,7 +43,7 @@ class ClipRadius:
         self._distances: deque[float] = deque(maxlen=window)
 
     def scale(self, distance: float) -> float:
-        """Return min(1, tau / distance). tau is computed from the latest distances and this one.
+        """Add `distance` to the window. Return the scale of the merge, min(1, tau / distance).
 
         The scale is 0 for the first distances, because the first peer may be an adversary. It is
         also 0 for a distance that is not finite, and tau does not count such a distance. Counted as
@@ -61,6 +61,6 @@ class ClipRadius:
         return 1.0 if distance <= self.radius else self.radius / distance
 
     def _order_statistic(self) -> float:
-        """Return the quantile without interpolation, which could use an adversary's distance."""
+        """Return one of the distances as the quantile, so that no adversary's value is mixed in."""
         ordered = sorted(self._distances)
         return ordered[int(self._quantile * (len(ordered) - 1))]

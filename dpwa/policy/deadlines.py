@@ -47,7 +47,7 @@ class FetchTimes:
     floor_s: float = FLOOR_S  # minimum, because a loaded machine may not run a process for so long
 
     def succeeded(self, elapsed_s: float) -> FetchTimes:
-        """Learn from a fetch that returned a snapshot after `elapsed_s` seconds."""
+        """Return the updated times after a fetch that succeeded in `elapsed_s` seconds."""
         if self.mean_s is None:
             return replace(self, mean_s=elapsed_s, deviation_s=elapsed_s / 2, timeouts=0)
         error_s = elapsed_s - self.mean_s
@@ -61,11 +61,11 @@ class FetchTimes:
         )
 
     def timed_out(self) -> FetchTimes:
-        """Double the deadline, because the fetch would have taken an unknown time longer."""
+        """Double the deadline after a timeout, because the fetch's full duration is unknown."""
         return replace(self, timeouts=min(self.timeouts + 1, MAX_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return the seconds to wait, at most `ceiling_s`, which is used before any success."""
+        """Return a fetch's deadline in seconds, `ceiling_s` at most and before any success."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

@@ -1,4 +1,4 @@
-"""Elastic averaging (EASGD): N nodes and a center pull each other like springs.
+"""Elastic averaging (EASGD): each step moves N nodes and a common center toward each other.
 
     x_i -= alpha*(x_i - c);    c += sum alpha*(x_i - c)        (the right sides use old x and c)
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 
 def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
-    """Return the smallest unstable alpha, or 0 if the gradient steps alone are unstable.
+    """Return the smallest alpha that makes EASGD unstable, or 0 if gradient descent is unstable.
 
     `curvature` is e, the learning rate times the largest curvature of the loss.
 
@@ -55,6 +55,6 @@ def elastic_warning(alpha: float, nodes: int, curvature: float = 0.0) -> str | N
 def elastic_round(
     xs: NDArray[np.floating[Any]], center: NDArray[np.floating[Any]], alpha: float
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
-    """Return the nodes, shape (N, d), and the center, shape (d,), after one elastic step."""
+    """Return the nodes' parameters, shape (N, d), and the center, shape (d,), after one step."""
     pull = alpha * (xs - center)
     return xs - pull, center + pull.sum(axis=0)

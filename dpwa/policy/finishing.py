@@ -77,7 +77,7 @@ class FinishReport:
 
     @property
     def problem(self) -> str:
-        """Why the training ended with a problem, or "" if there is none."""
+        """Description of a problem at the end of the training, or "" if there is none."""
         if self.diverged:
             return self.diverged
         if self.is_apart:
@@ -107,7 +107,7 @@ class FinishReport:
         return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
 
     def _differing_in_words(self) -> dict[str, list[str]]:
-        """Return the peers whose tensors differ, by the names of these tensors in words."""
+        """Return the peers in `differing`, grouped by a text that names their differing tensors."""
         found: dict[str, list[str]] = {}
         for peer, names in self.differing.items():
             words = ", ".join(names[:MAX_NAMED])
@@ -118,7 +118,7 @@ class FinishReport:
 
 @dataclass(frozen=True)
 class Heard:
-    """The last message of a peer about its end, with its time, and the time of its last step."""
+    """A peer's last `Ending` message, the message's time, and the time of the peer's last step."""
 
     ending: Ending
     at: float
@@ -133,13 +133,13 @@ class Heard:
         return now - self.at >= SILENT_AFTER_S
 
     def is_idle(self, now: float) -> bool:
-        """Tell whether the peer has neither taken a step nor ended for too long."""
+        """Return whether the peer is not finishing, and has taken no step for `IDLE_AFTER_S`."""
         return not self.ending.is_finishing and now - self.progressed_at >= IDLE_AFTER_S
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether the distance to the others is nearly 0, or does not fall any more.
+    """Convergence of the final rounds: the distance to the peers is nearly 0, or falls no more.
 
     >>> agreement = Agreement()
     >>> for distance in (1.0, 0.3, 0.1, 0.1, 0.1):
@@ -160,7 +160,7 @@ class Agreement:
         return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
 
     def measured(self, distances: Sequence[float], length: float) -> Agreement:
-        """Return the agreement after a round, from its distances and the length of the parameters.
+        """Return the agreement after a round, given distances to peers and the parameters' norm.
 
         A minority of nodes may stay apart, because `robust: clip` limits how far they are merged.
         """

@@ -1,4 +1,4 @@
-"""Flow control picks the peer to fetch from, by the results of earlier fetches.
+"""Flow control picks the peer for a node's next fetch, by the results of earlier fetches.
 
 Each peer has a score in [10, 1000], which starts at 1000. A fetch that succeeds adds 10, and a
 fetch that fails subtracts 100. The next fetch goes to argmax(score + u), where u is a uniform
@@ -53,7 +53,7 @@ class BackOff:
     until: float = -math.inf  # time when the peer may be asked again, in seconds on any clock
 
     def failed(self, now: float, rng: random.Random) -> BackOff:
-        """Count a failure, and choose a random time to rest."""
+        """Count a failed fetch, and choose a random back-off time."""
         failures = self.failures + 1
         longest_s = longest_rest_s(failures)
         return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
@@ -63,7 +63,7 @@ class BackOff:
 
 
 def longest_rest_s(failures: int) -> float:
-    """Return the maximum seconds of a rest after this number of failures in a row."""
+    """Return the maximum back-off time in seconds after this number of failures in a row."""
     if failures <= FORGIVEN:
         return 0.0
     return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MAX_DOUBLINGS))
@@ -84,7 +84,7 @@ _ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FlowControl:
-    """The state of the rule. Changes return a new value. An unknown peer raises KeyError."""
+    """Scores and back-offs of peers. Changes return a new value. Unknown peers raise KeyError."""
 
     scores: Mapping[str, int] = field(default_factory=dict)
     retried_at: float = -math.inf  # time of the last retry that has not succeeded
@@ -94,7 +94,7 @@ class FlowControl:
     pause_until: float = -math.inf  # before this time, no resting peer is asked
 
     def added(self, *peers: str) -> FlowControl:
-        """Start peers at the highest score."""
+        """Add peers with the highest score."""
         return replace(self, scores={**self.scores, **dict.fromkeys(peers, HIGHEST_SCORE)})
 
     def removed(self, peer: str) -> FlowControl:
@@ -102,7 +102,7 @@ class FlowControl:
         return replace(self.connected(peer), scores=left)
 
     def connected(self, peer: str) -> FlowControl:
-        """End the rest of a peer, because the peer has a new connection."""
+        """End the back-off of a peer that has a new connection."""
         if peer not in self.back_offs:
             return self
         left = {name: back_off for name, back_off in self.back_offs.items() if name != peer}
@@ -124,11 +124,11 @@ class FlowControl:
         return replace(penalised, back_offs=back_offs, pause_until=_pause_after(now, rng))
 
     def absent(self, peer: str) -> FlowControl:
-        """Ask an absent peer only now and then, like a peer that has failed for a long time."""
+        """Give an absent peer the lowest score, so that fetches rarely go to this peer."""
         return self._with(peer, LOWEST_SCORE)
 
     def rests(self, peer: str, now: float) -> bool:
-        """Tell whether a peer is not asked for now, because it has failed several times."""
+        """Return whether the peer is in its back-off time, after several failed fetches."""
         return peer in self.back_offs and self.back_offs[peer].rests(now)
 
     def choose(
@@ -138,7 +138,7 @@ class FlowControl:
         among: Collection[str] | None = None,
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Pick the peer to fetch from, out of all peers or those in `among`, or return `None`.
+        """Return the peer for the next fetch, or `None`, and the new state. `among`: allowed peers.
 
         Slow peers are candidates with the probability in `shares`.
         """
@@ -176,7 +176,7 @@ class FlowControl:
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:
-    """Return numbers like those of `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)`, but faster."""
+    """Draw `count` random integers from `LOWEST_SCORE` to `HIGHEST_SCORE`, without `randint`."""
     drawn, draw = [], rng.getrandbits
     for _ in range(count):
         number = draw(_BITS)

@@ -1,4 +1,4 @@
-"""Views: the members of collectives. All members agree on them.
+"""Views: lists of the members of collectives. All members agree on the list.
 
 When a collective ends or fails, the members of a view decide on the next view. No majority is
 needed. If the network splits, each part continues with its own view. When the parts are connected
@@ -20,7 +20,7 @@ UNKNOWN = b""  # the incarnation of a member of the first view, until this node 
 
 
 class Member(NamedTuple):
-    """A node and its incarnation. After a restart, the node is a different member."""
+    """One process of a node: name and incarnation. A restarted node is a different member."""
 
     name: str
     incarnation: bytes = UNKNOWN  # random bytes, chosen when its process started
@@ -28,7 +28,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupView:
-    """The members of a group, from one collective on until the members change."""
+    """The members of a group, from the collective `since` until the members change."""
 
     members: tuple[Member, ...]  # in order of rank
     since: int = 0  # number of the first collective of this view
@@ -40,7 +40,7 @@ class GroupView:
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest of `VIEW_ID_BYTES`. It is equal on nodes that agree on members and earlier views.
+        """Digest of the members, `since` and all earlier views, `VIEW_ID_BYTES` long.
 
         If two nodes start alone and admit each other, both views have the same members, but differ.
         """
@@ -58,7 +58,7 @@ class GroupView:
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]
     ) -> GroupView:
-        """Return the view after collective `number`. It is this view if no member has changed.
+        """Return the view that follows collective `number`, or this view if no member has changed.
 
         Of several incarnations of a joiner, the greatest is admitted, so that all nodes choose
         alike. If a lost node had asked to join before, it has to ask again. `ranks` are the names
@@ -78,7 +78,7 @@ class GroupView:
 
 @dataclass(frozen=True)
 class ViewRank:
-    """The properties of a view that decide which of two views continues."""
+    """Precedence of a view when it meets a different view, e.g. after a network split."""
 
     size: int  # number of members
     ended: int  # number of collectives before the current or next one
@@ -86,7 +86,7 @@ class ViewRank:
 
 
 def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool:
-    """Return whether view `one` continues when it meets view `other`. The larger view continues.
+    """Return whether the members of `one` admit those of `other`. The larger view has precedence.
 
     If the views are equally large, the view that has ended more collectives continues, so that a
     new node joins the nodes that train. If these numbers are equal, too, the view continues whose

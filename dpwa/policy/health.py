@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 
 class Health(Enum):
-    """The health of a peer, as far as a node knows it."""
+    """A node's estimate of the health of a peer."""
 
     UNKNOWN = "unknown"
     ALIVE = "alive"
@@ -106,7 +106,7 @@ REFUSED = (  # because of the configuration of one of both nodes
 
 
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
-    """Return the health of a peer after an outcome.
+    """Return the new health of a peer after the outcome of a fetch.
 
     While a run `is_starting`, a peer that was never reached is not called unreachable. A peer that
     has ended on purpose, or is refused, keeps that health until it is connected again. An outcome

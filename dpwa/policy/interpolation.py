@@ -77,7 +77,7 @@ def register_interpolation(
 
 
 def interpolation(name: str) -> Interpolation:
-    """Return the rule of this name, or raise `UnknownNameError`."""
+    """Return the interpolation rule with this name, or raise `UnknownNameError`."""
     return _REGISTRY.get(name)
 
 
@@ -88,19 +88,19 @@ def interpolation_names() -> tuple[str, ...]:
 
 @register_interpolation("constant", ConstantOptions)
 def constant(options: ConstantOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = value.  Source: dpwa (2017)."""
+    """The factor f is `value`, for every peer.  Source: dpwa (2017)."""
     return options.value
 
 
 @register_interpolation("clock")
 def clock(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = peer_clock / (clock + peer_clock), or 0.5 if both are 0.  Source: dpwa (2017)."""
+    """The factor f is peer_clock / (clock + peer_clock), or 0.5 for 0/0.  Source: dpwa (2017)."""
     return _share(peer.clock, own.clock)
 
 
 @register_interpolation("loss")
 def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = loss / (loss + peer_loss). A higher loss gives the peer a larger share.
+    """The factor f is loss / (loss + peer_loss). A node with a higher loss moves further.
 
     Source: dpwa (2017).
 
@@ -115,7 +115,7 @@ def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> f
 
 @register_interpolation("leader", LeaderOptions, asks_leader=True)
 def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress) -> float:
-    """Factor f = strength if peer_loss < loss, else 0. If the peer's loss is unknown, f = 0.
+    """The factor f is `strength` if peer_loss < loss, and 0 if not, or if peer_loss is unknown.
 
     The peer is the leader of all nodes, once it is known. Source: the pull toward a leader of LSGD
     (Teng et al., 2019).
@@ -127,7 +127,7 @@ def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress
 
 
 def divergence_scale(own_loss: float | None, threshold: float) -> float:
-    """Return a scale for f: loss/threshold if the loss is below the threshold, else 1.
+    """Return the multiplier of a merge factor: loss/threshold below the threshold, else 1.
 
     A threshold of 0 switches the scale off. For an unknown loss, the scale is 1. A negative loss
     counts as 0.
@@ -145,7 +145,7 @@ def merge_factor(
     peer: TrainingProgress,
     divergence_threshold: float,
 ) -> float:
-    """Return the rule's factor times `divergence_scale`. `UserError` if it is not in [0, 1]."""
+    """Return `method`'s factor * `divergence_scale`. `UserError` if the factor is not in [0, 1]."""
     factor = float(method.rule(options, own, peer))
     if not 0.0 <= factor <= 1.0:
         raise UserError(
@@ -156,12 +156,12 @@ def merge_factor(
 
 
 def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
-    """Interpolate the clocks of both nodes like the parameters, as f*peer + (1-f)*own."""
+    """Return the clock after a merge, interpolated like the parameters: f*peer + (1-f)*own."""
     return factor * peer_clock + (1.0 - factor) * own_clock
 
 
 def read_ahead(ahead: float, factor: float) -> float:
-    """Return the share of an update by which a snapshot is ahead because it was read late.
+    """Return the part of a snapshot's lead, in updates, that comes from reading the snapshot late.
 
     A node reads the peer's shared memory at the end of an update, and has published at its
     beginning. So if both nodes are equally fast, the peer's snapshot is ahead. Clocks are
@@ -178,7 +178,7 @@ def read_ahead(ahead: float, factor: float) -> float:
 
 
 def _share(part: float, rest: float) -> float:
-    """Return part / (part + rest), and its limit if both are 0 or both are infinite."""
+    """Return part / (part + rest), or 0.5 if both are 0 or both are infinite."""
     if part == rest:
         return 0.5
     if part == 0.0:

@@ -58,7 +58,7 @@ class LossReport(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """A stored loss report. The leader has the smallest one, by loss and then by name."""
+    """A stored loss report. The leader's report is the smallest, by loss and then by name."""
 
     loss: float  # inf if the node has no loss
     node: str
@@ -84,7 +84,7 @@ _newness = attrgetter("incarnation", "version")
 
 
 class LossReports:
-    """The loss reports of this node and of other nodes, without a lock. `now` never decreases.
+    """The loss reports of this node and of other nodes. Not thread-safe. `now` never decreases.
 
     Reports older than `forget_after_s` are ignored, so a node that is silent for so long cannot be
     the leader. At most `most` other nodes are stored, and the oldest reports are dropped first.
@@ -126,7 +126,7 @@ class LossReports:
             del self._heard[oldest.node]
 
     def forget_node(self, node: str, now: float) -> None:
-        """Drop a node that has ended or was removed. Other nodes' reports of it are ignored.
+        """Drop the report about an ended or removed node, and ignore copies from other nodes.
 
         Until all these reports have expired, only reports of a later process of the node count. If
         no report was known, no report counts.
@@ -143,7 +143,7 @@ class LossReports:
     def select_reports(
         self, now: float, rng: random.Random, most: int = 32
     ) -> tuple[LossReport, ...]:
-        """Choose the reports to forward, at most one of each node, without expired reports.
+        """Choose unexpired reports to forward to a peer, at most one report about each node.
 
         The first are this node itself, the two best nodes of its group, the two best of all nodes,
         and the best of every other group. So contacts between groups spread the leaders of groups
@@ -166,11 +166,11 @@ class LossReports:
         return None if best is None else best.report(now)
 
     def welcome(self, node: str) -> None:
-        """Accept reports of a forgotten node again, because the node is in view again."""
+        """Accept reports about a forgotten node again, because the node is a peer again."""
         self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
-        """Estimate the number of updates of all `nodes`, as mean known version * number of nodes.
+        """Estimate the total updates of `nodes` nodes: mean of the reported updates * node count.
 
         A node without a report counts as the mean of the other nodes. The estimate may fall, for
         example when a node is forgotten. If more than `nodes` nodes are known, these are counted.
@@ -183,7 +183,7 @@ class LossReports:
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
     def is_beginner(self, clock: float, now: float) -> bool:
-        """Return whether training at `clock` is far behind other nodes that report a loss.
+        """Return whether a node with clock `clock` is far behind other nodes that report a loss.
 
         A single report that is far ahead of all other reports does not count.
         """
@@ -207,7 +207,7 @@ class LossReports:
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """Return the reports that `select_reports` puts first, in order. A node may occur twice."""
+        """Return the first reports of `select_reports`, in order. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]
@@ -217,7 +217,7 @@ class LossReports:
         return [*own, *own_group[:2], *ranked[:2], *best_of_groups]
 
     def _take(self, news: _Heard, now: float) -> None:
-        """Store a report if it is newer than the known report, or if the known one has expired.
+        """Store `news` if the stored report about the same node is older, or has expired.
 
         A report seems younger by its time on the wire each time that a node forwards it. So an
         equal report counts only if it is younger by more than that.
@@ -247,12 +247,12 @@ class LossReports:
         return [self._said, *others]
 
     def _current(self, now: float) -> list[_Heard]:
-        """Return the reports of other nodes that have not expired."""
+        """Return the unexpired reports about other nodes."""
         oldest = now - self._forget_after_s
         return [heard for heard in self._heard.values() if heard.said_at > oldest]
 
     def _drop_aged(self, now: float) -> None:
-        """Drop reports that no node forwards any more. Other nodes may send expired reports."""
+        """Drop reports at twice the expiry age. Until then, peers may resend expired reports."""
         oldest = now - 2 * self._forget_after_s
         for said in (self._heard, self._of_itself):
             for name in [name for name, heard in said.items() if heard.said_at <= oldest]:

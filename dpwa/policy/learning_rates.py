@@ -1,4 +1,4 @@
-"""Learning rates that differ between nodes, so that some nodes explore and some refine.
+"""Learning rates that differ between nodes: high rates to explore, and low rates to converge.
 
 With `linear`, the base rate is the arithmetic mean of all rates. With `power`, it is the geometric
 mean.

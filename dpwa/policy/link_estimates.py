@@ -48,7 +48,7 @@ MIN_SHARE = 1 / 16
 
 @dataclass(frozen=True)
 class LinkEstimate:
-    """Smoothed figures of the link to one peer. Every change returns a new value."""
+    """Smoothed latency and rate of the link to one peer. Every change returns a new value."""
 
     latency_s: float | None = None  # `None` before the first answer
     stream_bytes: float = 0.0  # smoothed bytes of a stream; 0 before the first stream
@@ -82,7 +82,7 @@ class LinkEstimate:
 
 
 def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """Return for each slow peer the probability with which it is a candidate for a fetch."""
+    """Return each slow peer's probability of being a candidate for the next fetch."""
     if not expected_s:
         return {}
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)
