@@ -59,7 +59,7 @@ FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
 def keep_event(events: deque[RunEvent], event: RunEvent) -> None:
-    """Add an event. Of each frequent kind, only the newest event of each node stays."""
+    """Append an event to `events`. Of each frequent kind, a node keeps only the newest event."""
     if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
             events.remove(old)

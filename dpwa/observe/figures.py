@@ -150,7 +150,7 @@ def figures_of(report: NodeReport) -> tuple[float, ...]:
 
 
 def figures_of_peer(peer: PeerReport) -> tuple[float, ...]:
-    """Return a node's figures of a peer, in the order of `OTHER_NAMES`. Unknown figures are NaN."""
+    """Return the figures of a peer in a node's report, ordered as `OTHER_NAMES`. Unknown: NaN."""
     return _known(getattr(peer, name) for name in OTHER_NAMES)
 
 

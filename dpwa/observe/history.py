@@ -59,7 +59,7 @@ class Ring:
         self._count += 1
 
     def rows(self) -> Floats:
-        """Return a copy of the samples by time, shape `(samples, 1 + width)`, time in column 0."""
+        """Return a copy of the samples, oldest first. Shape `(samples, 1 + width)`, time first."""
         room = len(self._rows)
         first = 0 if self._count <= room else self._count % room
         rows: Floats = np.concatenate([self._rows[first : self._count], self._rows[:first]])
@@ -99,7 +99,7 @@ class SampleHistory:
                     ring.add_sample(time, values)
 
     def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
-        """Return the samples after a time, oldest first, at the finest resolution of each moment.
+        """Return the samples after a time, oldest first, at the finest resolution that is stored.
 
         Args:
             time: only samples after this time, in seconds since the epoch, are returned.
@@ -119,7 +119,7 @@ class SampleHistory:
         return found if most is None else found[:most]
 
     def newest(self, seconds: float) -> Floats:
-        """Return the samples of the last seconds up to the newest, at the finest resolution.
+        """Return the samples at most `seconds` older than the newest, at the finest resolution.
 
         Returns:
             Shape `(samples, 1 + width)`, oldest first. The first column is the time.
@@ -130,7 +130,7 @@ class SampleHistory:
 
     @property
     def last(self) -> float:
-        """Time of the newest sample, or -inf if there is none."""
+        """Time of the newest sample, in seconds since the epoch, or -inf without samples."""
         return self._last
 
     @property

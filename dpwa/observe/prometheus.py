@@ -146,7 +146,7 @@ def metrics_of(report: NodeReport, peers: PeerCounts) -> Iterator[Metric]:
 
 
 def _counted(histogram: HistogramReport) -> tuple[list[tuple[str, float]], float]:
-    """Return the cumulative counts by upper bounds, and the sum of the values."""
+    """Return a histogram's buckets (upper bound, cumulative count), and the sum of its values."""
     bounds = [*map(str, histogram.bounds), "+Inf"]
     counts = itertools.accumulate(histogram.counts)
     return list(zip(bounds, counts, strict=True)), histogram.sum
@@ -169,7 +169,7 @@ class PeerCounters:
         self._others: tuple[int, ...] = ()
 
     def take(self, peers: Iterable[PeerReport]) -> dict[str, tuple[int, ...]]:
-        """Return the counters of the named peers, and the sum over all other peers as `OTHER`."""
+        """Return the counters by peer. The entry `OTHER` is the sum over peers without an entry."""
         found = {peer.name: tuple(getattr(peer, key) for key in _PEER_COUNTERS) for peer in peers}
         before, self._unnamed = self._unnamed, {}
         self._named &= found.keys()
@@ -347,7 +347,7 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
-    """Return whether a `Host` is absent (no browser), an IP address, or one of the names."""
+    """Return whether an HTTP `Host` is absent (no browser), an IP address, or a name in `names`."""
     if host is None:
         return True
     with suppress(ValueError):
@@ -380,7 +380,7 @@ def _listening(host: str, ports: Sequence[int]) -> socket.socket:
 
 
 def _break_off(*connections: socket.socket) -> None:
-    """Shut down these sockets, so that the threads that wait for them wake up."""
+    """Shut down sockets, so that the threads that wait for these sockets wake up."""
     for connection in connections:
         with suppress(OSError):  # it is closed
             connection.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,7 @@ _FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
 @dataclass(frozen=True)
 class Rates:
-    """The speed of a node, over some seconds. Unknown rates are `None`.
+    """The mean rates of a node over a time window. Unknown rates are `None`.
 
     Attributes:
         seconds: seconds from the first to the last sample.
@@ -115,7 +115,7 @@ def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = T
 
 
 def _ratio(value: float, by: float) -> float | None:
-    """Return `value / by`, or `None` if it is undefined or a counter fell."""
+    """Return `value / by`, or `None` if the quotient is undefined or a counter has decreased."""
     return value / by if by > 0.0 and 0.0 <= value < math.inf and by < math.inf else None
 
 

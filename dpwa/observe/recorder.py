@@ -77,7 +77,7 @@ class NodeRecord(Service):
         self._ended: str | None = None  # the problem of the end. `None`: the node has not ended
 
     def tick(self, now: float) -> bool:
-        """Take a sample if it is time."""
+        """Take a sample if the sampling period has passed."""
         if now - self._ticked_at >= self._period_s - EARLY_S:
             self._ticked_at = now
             self.sample()
@@ -91,7 +91,7 @@ class NodeRecord(Service):
                 self._take(report)
 
     def write_end(self) -> None:
-        """Take the last sample, and log the totals with each peer and the problem of the end."""
+        """Take the last sample, and log the totals with each peer and the node's final problem."""
         if self._log is None and not self._onlookers:
             return
         self._ended = self._problem_of_end()
@@ -106,7 +106,7 @@ class NodeRecord(Service):
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
-        """Send a last answer to the commands that watch this node, because peers may be gone."""
+        """Send a last answer to watching commands, because all peers may have ended."""
         if self._onlookers and self._ended is None:  # the program did not close the node
             self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
@@ -189,7 +189,7 @@ class NodeRecord(Service):
         yield from sorted(gone, key=last.__getitem__)
 
     def _has_room(self, long_gone: Iterator[str]) -> bool:
-        """Return whether one more history fits. The longest gone peer makes room if needed."""
+        """Return whether one more peer's history fits. If needed, remove the longest gone peer."""
         if len(self._others) < MAX_OTHERS:
             return True
         longest = next(long_gone, None)
@@ -253,10 +253,10 @@ def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _ending(ending: EndingReport | None) -> list[Any] | None:
-    """Return [whether the node has finished, the peers it waits for], or `None` while it trains."""
+    """Return [is_over, peers that the node waits for], or `None` while the node trains."""
     return None if ending is None else [ending.is_over, ending.waits_for[:MAX_AWAITED]]
 
 
 def _sync(pace: PaceReport | None) -> list[Any] | None:
-    """Return the entry of `SyncEntry`, or `None` if the node averages no gradients."""
+    """Return the values of a `SyncEntry`, or `None` if the node averages no gradients."""
     return None if pace is None else [pace.in_sync[:MAX_PEERS], pace.out_of_sync_s]

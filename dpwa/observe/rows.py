@@ -18,7 +18,7 @@ WINDOW_S = 10.0  # the time that rates cover
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node of a run, as views show it.
+    """The data about one node of a run, for display.
 
     Attributes:
         name: name of the node.
@@ -154,7 +154,7 @@ def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
 
 
 def trains(rows: Sequence[NodeRow]) -> bool:
-    """Return whether any node has taken a training step, not only collectives or tables."""
+    """Return whether any node has trained. A run may use only collectives or tables."""
     return any(row.clock or row.loss is not None for row in rows)
 
 
@@ -210,7 +210,7 @@ def _said(view: RunView) -> dict[str, _Said]:
 
 
 def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
-    """Return a row with another node's report, for a node that has never answered here."""
+    """Return the row of a node that never answered, with another node's report about it."""
     told = node.told.newest(math.inf)
     if not len(told):
         return row

@@ -108,13 +108,13 @@ class RunLog(Closeable):
             self.write_peers(at, report)
 
     def write_peers(self, at: float, report: NodeReport) -> None:
-        """Log the totals with each peer since the start, and the histograms."""
+        """Log the totals of merges and traffic with each peer so far, and the histograms."""
         peers = {p.name: {name: getattr(p, name) for name in _PEER_FIGURES} for p in report.peers}
         counted = {name: vars(getattr(report.gossip, name)) for name in ("waits", "staleness")}
         self._put({"type": "peers", "time": at, **counted, "peers": peers})
 
     def take_problem(self) -> str:
-        """Return the problem of writing since the last call, or "" if there was none."""
+        """Return the last write error since the previous call, or "" if no error occurred."""
         problem, self._problem = self._problem, ""
         return problem
 
@@ -123,7 +123,7 @@ class RunLog(Closeable):
         self._put({"type": "end", "time": time.time(), "problem": problem})
 
     def close(self) -> None:
-        """Write the waiting lines, and stop. This is idempotent, and takes at most some seconds."""
+        """Write the queued lines, and stop. This is idempotent, and takes at most some seconds."""
         if self._thread.is_alive():
             with contextlib.suppress(queue.Full):  # the disk does not answer
                 self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -171,7 +171,7 @@ def told_of_run(config: Config) -> JsonObject:
 
 
 def run_id(environ: Mapping[str, str]) -> str:
-    """Return an id that is the same in all processes of one run, or "" if there is none.
+    """Return the id that all processes of one run have in common, or "" if the run has no id.
 
     The id comes from `dpwa launch` or the user (`DPWA_RUN_ID`), or else from the launcher.
     """

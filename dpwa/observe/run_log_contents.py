@@ -149,13 +149,13 @@ class NodeLog:
 
     @property
     def is_thinned(self) -> bool:
-        """Whether there are more samples than rows."""
+        """Whether samples were thinned, so that `rows` has fewer samples than the files."""
         return self.sample_count > len(self.rows)
 
 
 @dataclass(frozen=True)
 class RunSpan:
-    """A run in a folder that has several.
+    """The time span of one run, in a folder with the logs of several runs.
 
     Attributes:
         number: number of the run. The oldest has number 1.

@@ -107,7 +107,7 @@ def parsed(line: bytes) -> JsonObject | None:
 
 
 def time_of(line: JsonObject) -> float | None:
-    """Return the time of a line, or `None` if it has none."""
+    """Return the time of a line, or `None` if the line has no valid time."""
     value = line.get("time")
     if isinstance(value, (int, float)) and 0 <= value <= LAST_TIME:
         return float(value)
@@ -159,7 +159,7 @@ def _log_file(path: Path) -> ProcessLog | None:
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:
-    """Return the first line of a file, with a name and a time, or `None` if it is no run log."""
+    """Return the first line of a run log, with a name and a time, or `None` for other files."""
     line = parsed(first)
     if line is None:
         return _told_by_name(path)
@@ -275,7 +275,7 @@ class ThinnedEvents:
         self.counts: Counter[str] = Counter()
 
     def add_event(self, event: RunEvent) -> None:
-        """Count an event, and keep it if it is due."""
+        """Count an event. If there are many events of its kind, keep only every N-th event."""
         kind = event.kind
         kept = self._kept.setdefault(kind, [])
         if self.counts[kind] % self._strides.setdefault(kind, 1) == 0:

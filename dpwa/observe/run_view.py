@@ -106,7 +106,7 @@ class HistoryAnswer(BaseModel):
         return "left" if self.ended else ""
 
     def rows(self, names: tuple[str, ...]) -> Floats:
-        """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
+        """Return the samples, shape `(samples, 1 + len(names))`. Columns: the time, then `names`.
 
         A figure is NaN if the node's version of dpwa does not report it.
 
@@ -133,7 +133,7 @@ class HistoryAnswer(BaseModel):
 
 
 def read_answer(payload: Frame) -> HistoryAnswer:
-    """Return the answer of a node, after checks.
+    """Parse and validate the answer of a node.
 
     Raises:
         ProtocolError: the payload is not a valid answer.
@@ -175,7 +175,7 @@ class Followed:
 
     @property
     def sync(self) -> SyncEntry | None:
-        """The nodes with which it averages gradients. `None` if it averages none, or is silent."""
+        """The nodes in sync with this node. `None` if it averages no gradients, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.sync
 
     @property
@@ -185,7 +185,7 @@ class Followed:
 
     @property
     def ending(self) -> EndingReport | None:
-        """The node's progress in `finish`. `None` if the node trains, or is silent."""
+        """The state of the node's call of `finish`. `None` if the node trains, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.ending
 
 

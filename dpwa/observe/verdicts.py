@@ -183,7 +183,7 @@ def _sync(condition: Condition) -> list[NodeVerdict]:
 
 
 def _slow(rates: Rates, usual: Rates) -> str:
-    """Return by how much a node is slower than the others, in words, or "" if it is not slow.
+    """Compare a slow node with the median of the others, in words. Return "" for other nodes.
 
     If all nodes wait for the slowest node, all take steps at the same rate. Then the training time
     of a step shows the slow node.

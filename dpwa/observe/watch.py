@@ -1,4 +1,4 @@
-"""Watch follows all nodes of a run from outside, through any living node.
+"""Watch monitors all nodes of a run from a process that is not a node.
 
 It asks each node for the records since the node's last answer. Nodes also report their peers, so
 one living node is enough to find all nodes, and to learn about nodes that do not answer.
@@ -148,7 +148,7 @@ class Watch(Closeable):
         self._thread.join(STOP_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
-        """Return whether each node has sent all its records, or another node has reported it."""
+        """Return whether each node has sent all records, or is in the report of another node."""
         if self._turns < 2 or not all(n.answer or n.problem for n in self._nodes.values()):
             return False
         silent = [n for n in self._nodes.values() if n.answer is None and n.name != n.endpoint]
@@ -188,7 +188,7 @@ class Watch(Closeable):
             self._changed.notify_all()
 
     def _connect(self, zmq_context: Context, node: _Followed) -> None:
-        """Make a link to a node that has none, or that has a useless link."""
+        """Connect to a node if there is no connection yet, or if the connection is unusable."""
         now = self._clock.now()
         if node.link is not None and not node.link.is_useless:
             return
@@ -226,7 +226,7 @@ class Watch(Closeable):
             )
 
     def _ask_of_silent(self) -> None:
-        """Ask the reporting node about each silent node, every `TOLD_EVERY_S`."""
+        """Ask the reporting node about each silent node, once per `TOLD_EVERY_S` seconds."""
         now, node = self._clock.now(), self._names.get(self._through)
         if node is None or node.link is None:
             return
@@ -337,7 +337,7 @@ class Watch(Closeable):
             self._nodes[endpoint] = self._names[name] = known
 
     def _drop_longest_gone(self, now: float) -> bool:
-        """Stop following the node that is gone longest. Return `False` if no node is gone."""
+        """Stop following the node with the longest absence. Return `False` if no node is gone."""
         if now < self._none_gone_until:  # no node can be gone long enough yet
             return False
         longest = min(self._nodes.values(), key=lambda node: node.there_at)
@@ -356,7 +356,7 @@ class Watch(Closeable):
                 node.link = None
 
     def _choose_through(self) -> None:
-        """Choose the node that reports on the others, and another node once it is silent."""
+        """Choose the node that reports on other nodes. If it is silent, choose another node."""
         now = self._clock.now()
         answering = [n.name for n in self._nodes.values() if n.answer and not n.silent_s(now)]
         if self._through in answering:

@@ -247,7 +247,7 @@ HEADERS = {
 
 
 class Streams:
-    """Sends updates to all readers. Each update is computed once for all readers."""
+    """Sends updates to all open dashboard pages (readers). Each update is computed only once."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -402,7 +402,7 @@ def new_token(host: str) -> str:
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens for connections to the dashboard.
 
     Args:
         host: name or address of this machine.
