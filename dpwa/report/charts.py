@@ -92,7 +92,7 @@ _TEXTS = {  # title, explanation, and label of the vertical axis
 
 
 def charts_of(runs: Mapping[str, Facts]) -> Iterator[Chart]:
-    """Yield the pictures of one run's nodes, or of several runs, without unknown figures."""
+    """Yield charts of the nodes of one run, or charts of several runs. Skip unknown figures."""
     if len(runs) > 1:
         yield from _of_runs(runs)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -182,7 +182,7 @@ def _looks_of_nodes(facts: Facts) -> Looks:
 def _lines(
     name: str, bands: Mapping[str, Band], looks: Looks, seconds: float | None = None
 ) -> Iterator[Chart]:
-    """Yield a picture of lines, if there are any. Without `seconds`, the axis shows steps."""
+    """Yield a line chart if any band has points. Without `seconds`, the x axis shows steps."""
     if any(len(band.at) for band in bands.values()):
         title, text, height = _TEXTS[name]
         draw = partial(draw_lines, bands=bands, looks=looks, seconds=seconds, height=height)
@@ -215,7 +215,7 @@ def draw_lines(
 def draw_rows(
     figure: Figure, names: Sequence[str], parts: Mapping[str, Sequence[float]], width: str
 ) -> None:
-    """Draw a bar for each node, with consecutive parts."""
+    """Draw a stacked horizontal bar for each node."""
     axes = figure.subplots()
     left = np.zeros(len(names))
     bars = []
@@ -385,7 +385,7 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Label the rows with names, the first on top. With many rows, only every N-th has a label."""
+    """Label rows with names, from top to bottom. With many rows, only every N-th has a label."""
     rows = range(0, len(names), _step(names))
     axes.set_yticks(rows, [short(names[row]) for row in rows])
     axes.set_ylim(len(names) - 0.5, -0.5)

@@ -1,4 +1,4 @@
-"""Curves of the nodes of a run, and bands over them. Pure functions."""
+"""Pure functions that compute curves of nodes, and bands of the mean and range over nodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _known(at: Floats, values: Floats) -> Curve:
 
 
 def as_bands(curves: dict[str, Curve]) -> dict[str, Band]:
-    """Return curves as bands without an area, with a limited number of points."""
+    """Return curves, with a limited number of points, as bands with equal minimum and maximum."""
     most = max(40, min(POINTS, MAX_POINTS_OF_ALL // len(curves)))
     found = {}
     for name, (at, values) in curves.items():

@@ -91,7 +91,7 @@ class Facts:
         return float(np.min(self.mean_loss.mean, initial=math.inf))
 
     def reached(self, loss: float | None) -> tuple[float | None, float | None]:
-        """Return the seconds and mean steps until the mean loss reached this value, or `None`."""
+        """Return the seconds and mean steps until the mean loss fell to `loss`. `None` if never."""
         found = np.nonzero(self.mean_loss.mean <= (-math.inf if loss is None else loss))[0]
         if not len(found):
             return None, None
@@ -198,7 +198,7 @@ def _quarantined_by(name: str, run: Run) -> list[str]:
 
 
 def _lost(node: NodeLog, run: Run) -> NodeVerdict:
-    """Describe the loss of a node, with its time and the evidence."""
+    """Return the verdict about a lost node, with the time of the failure and the evidence."""
     said, goodbye = _noticed(node, run)
     if goodbye:
         text = (
@@ -214,7 +214,7 @@ def _lost(node: NodeLog, run: Run) -> NodeVerdict:
 
 
 def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the nodes that noticed the loss, by event, and the nodes that know of its end."""
+    """Return the nodes that logged a node's failure, by event, and nodes that logged its end."""
     said: dict[str, list[str]] = {}
     goodbye = []
     for other, log in run.nodes.items():

@@ -97,7 +97,7 @@ def short(name: str) -> str:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw pictures with these settings of matplotlib instead of the user's."""
+    """Use dpwa's settings of matplotlib, not the user's settings, within this context."""
     import matplotlib as mpl
 
     with mpl.rc_context(), catch_warnings():
@@ -163,7 +163,7 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit for a time axis of this length, as its seconds and its name."""
+    """Return the unit of a time axis that covers `seconds`, as seconds per unit and a name."""
     for length, unit in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 3 * length:
             return length, unit
@@ -196,7 +196,7 @@ Drawn = tuple[Chart, str]  # a chart, and its picture as an element of HTML
 
 
 def drawn(charts: Iterable[Chart], folder: Path) -> Iterator[Drawn]:
-    """Draw pictures, and write each as a PNG into a folder."""
+    """Draw charts, and write each chart as a PNG into a folder. Yield charts with their SVGs."""
     with drawing():
         for chart in charts:
             figure = new_figure(chart.height)
