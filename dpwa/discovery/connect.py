@@ -103,7 +103,7 @@ def _require_no_import_by_worker() -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """A place that was searched, and its contents in words."""
+    """A place that was searched for the settings of this node, with a text about its contents."""
 
     place: str
     found: str

@@ -1,4 +1,4 @@
-"""The address at which peers reach this machine: of the user's interface, or of a route.
+"""The address at which peers reach this machine, from the user's interface or a route.
 
 Clusters have several networks. The variables that choose an interface are those of Gloo and NCCL,
 because users have set them already.
@@ -24,7 +24,7 @@ _REQUEST = struct.Struct("256s")
 
 @dataclass(frozen=True)
 class OwnHost:
-    """An address of this machine, and the reason for it in words."""
+    """An address of this machine, with the reason for choosing this address as text."""
 
     host: str
     reason: str
@@ -55,7 +55,7 @@ def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
 
 
 def reachable_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return an address of this machine for all others: by variable, route, or interface."""
+    """Return the first non-loopback address of this machine, by variable, route or interface."""
     routes = (own_host(environ, toward) for toward in OUTSIDE)
     cards = (_address_of(name) for _, name in socket.if_nameindex() if _is_linux())
     hosts = (*routes, *(OwnHost(host, "of an interface") for host in cards if host))

@@ -119,7 +119,7 @@ def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) 
 
 
 class _Exchange:
-    """Lets every rank read the messages of all ranks.
+    """Exchanges messages between all ranks of a run through a `TCPStore`.
 
     The store may still have messages of processes that ended and were restarted. No variable
     distinguishes attempts, because TORCHELASTIC_RESTART_COUNT rises only if the process itself has
@@ -147,7 +147,7 @@ class _Exchange:
             )
 
     def all(self, what: str, value: JsonObject) -> list[JsonObject]:
-        """Send a value. Return the values of all ranks, in order of rank."""
+        """Send a value to all ranks. Return the values of all ranks, in order of rank."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say(what, json.dumps([self._process, value]))
@@ -204,7 +204,7 @@ def _digest(said: list[bytes | None]) -> str:
 
 
 class Mpi(Torchrun):
-    """The processes of one `mpirun` of Open MPI, or of another MPI that uses PMI."""
+    """The processes that `mpirun` of Open MPI, or of an MPI library with PMI, has started."""
 
     name = "mpirun"
     variables: tuple[str, ...] = ("OMPI_COMM_WORLD_RANK and _SIZE", "PMI_RANK and _SIZE")
@@ -217,7 +217,7 @@ class Mpi(Torchrun):
         return super().cluster(self._as_of_torchrun(environ) or {}, name)
 
     def _as_of_torchrun(self, environ: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return the variables that torchrun would set.
+        """Return the variables that torchrun would set, or `None` if `mpirun` was not used.
 
         If the user has not set the address of the exchange, all processes must be on one host.
         """
@@ -272,7 +272,7 @@ class Ray:
 
 
 def _own_name(context: Any) -> str:
-    """Return the name of the actor if it is a valid name of a node, or a part of its id.
+    """Return a valid node name, from the actor's name or from the id of the actor or task.
 
     An actor that Ray restarts, or a task that Ray retries, keeps this name.
     """
@@ -284,7 +284,7 @@ def _own_name(context: Any) -> str:
 
 
 def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]]:
-    """Store the address of this node. Yield names and addresses of others, which may be gone."""
+    """Store this node's address in Ray. Yield names and addresses of others, maybe dead nodes."""
     from ray.experimental import internal_kv as store  # which Ray's own libraries use, too
 
     run = context.get_placement_group_id() or context.get_job_id()
@@ -352,7 +352,7 @@ class Slurm:
 
 
 def expanded(hosts: str) -> list[str]:
-    """Return the hosts of a list such as `gpu[01-03,07],login`, in their order."""
+    """Return the hosts of a SLURM list such as `gpu[01-03,07],login`, in the list's order."""
     found = [name for part in _HOST.findall(hosts) for name in _expanded(part.strip())]
     if not found or "" in found or hosts.count("[") != hosts.count("]"):
         raise UserError(
@@ -362,7 +362,7 @@ def expanded(hosts: str) -> list[str]:
 
 
 def tasks_of_hosts(counts: str) -> list[int]:
-    """Return the numbers of a list such as `2(x3),1`."""
+    """Return each host's number of tasks, from a SLURM list such as `2(x3),1`."""
     found: list[int] = []
     for part in counts.split(","):
         match = _TASKS.fullmatch(part.strip())
