@@ -17,7 +17,7 @@ from dpwa.errors import UserError
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file, as the `opener` of `open`. Opening a link for writing fails.
+    """Open a regular file, as the argument `opener` of `open`. Opening a link for writing fails.
 
     Raises OSError, also for a pipe or a device, on which the caller would wait.
     """

@@ -136,7 +136,7 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
 
 
 def tell_launcher(ending: int | str) -> None:
-    """Make `dpwa launch` count this process as failed, even if it exits with 0.
+    """Tell `dpwa launch` to count this process as failed, even if the process exits with 0.
 
     `ending` is the problem in words. While the node trains, it is the number of the update, because
     a process that exits during training leaves its peers without notice. "" means no problem.

@@ -1,4 +1,4 @@
-"""MergedVersions: the snapshots of peers that a node has merged, and does not merge again.
+"""MergedVersions records each peer's last merged version, so a node merges each version only once.
 
 Assume that a peer publishes once while other nodes update ten times. A node that merges the peer's
 last snapshot each time is pulled to the same point repeatedly, by 1 - (1 - f)^10 in all. So a
@@ -40,11 +40,11 @@ class MergedVersions:
         self._last.pop(peer, None)
 
     def ends(self, peer: str, version: int) -> None:
-        """Note that a peer's training has ended, and that it published this version afterwards."""
+        """Record the version that a peer published after the end of the peer's training."""
         self._last[peer] = version
 
     def begins_anew(self, peer: str) -> None:
-        """Forget the merged version of a peer that may have restarted, and counts from 1 again."""
+        """Forget a peer's merged version, because a restarted peer counts versions from 1 again."""
         self._merged.pop(peer, None)
 
     def forget_peer(self, peer: str) -> None:

@@ -1,4 +1,4 @@
-"""Merger merges snapshots into the model and the clock, and limits the harm by beginners."""
+"""Merger merges peers' snapshots into a node's model, and limits the harm of untrained peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATIENCE_UPDATES = 100
 
 
 class LossWatch:
-    """Passes each loss to the leader table and the quarantine, once, on the training thread."""
+    """Reports each loss once to the leader table and to the quarantine, on the training thread."""
 
     def __init__(self, context: NodeContext, pass_on: Callable[[], None]) -> None:
         self._context = context
@@ -122,7 +122,7 @@ _LIES = (Doubt.CONTRADICTED, Doubt.IMPOSSIBLE)
 
 
 class Merger:
-    """The progress of a training, which merges change. Belongs to the training thread."""
+    """Merges snapshots, and keeps this node's training progress. Belongs to the training thread."""
 
     def __init__(self, context: NodeContext, losses: LossWatch, *, uses_rule: bool) -> None:
         config = context.config
@@ -149,19 +149,19 @@ class Merger:
 
     @property
     def own_clock(self) -> float:
-        """The clock that peers must not be far behind, or 0 if any clock will do."""
+        """This node's clock, or 0 if this node also merges peers that are far behind."""
         return self.progress.clock if self.knows_beginners else 0.0
 
     def parted(self, peer: str) -> None:
-        """Note that a peer has had the same parameters until now."""
+        """Record that this node and a peer have had the same parameters until now."""
         self._shared[peer] = self.progress.clock
 
     def has_shared(self, peer: str) -> bool:
-        """Tell whether the training of a peer is in this node's parameters."""
+        """Return whether this node has merged a peer, or once had the peer's parameters."""
         return peer in self._shared
 
     def final_clock(self, peer: str) -> float:
-        """The clock that a peer must not be far behind when both end, or 0 for any.
+        """Return the clock to compare with a peer's clock at the end, or 0 to merge any peer.
 
         A peer that has trained with this node and stopped earlier is no beginner.
         """
@@ -170,7 +170,7 @@ class Merger:
     def judge(
         self, arrival: Arrival, factor: float | None = None, *, may_take_over: bool = True
     ) -> None:
-        """Fill in the factor of a snapshot, which is copied if this node is far behind.
+        """Set the merge factor of a snapshot, which is 1 (a full copy) if this node is far behind.
 
         Without a given factor, it is that of the interpolation rule. Raises `UserError` if a custom
         rule misbehaves.
@@ -186,7 +186,7 @@ class Merger:
             arrival.factor, arrival.takes_over = 1.0, True
 
     def doubt(self, arrival: Arrival) -> tuple[Doubt, float]:
-        """Return the doubt about a snapshot's clock, and the clock that counts."""
+        """Return the doubt about a snapshot's clock, and the clock to use for the merge."""
         own, clock = self.progress.clock, arrival.progress.clock
         if clock - own < LEAD:  # as nearly always
             return Doubt.NONE, clock
@@ -274,7 +274,7 @@ class Merger:
         self.set_progress(trace=b"")
 
     def _compare_beginnings(self, arrival: Arrival) -> None:
-        """Warn, once, if merged models began unrelated, or train on the same batches."""
+        """Warn once if merged models began with unrelated parameters or train on equal batches."""
         own, theirs = self.progress.trace, arrival.progress.trace
         is_same = stepped_alike(own, theirs)
         self._has_warned = is_same or began_apart(own, theirs)

@@ -63,7 +63,7 @@ class IdentityService(Service):
             self._asked[message.name, message.incarnation] = message, reply
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Refuse nodes that asked before the node that owns their name was connected."""
+        """Refuse a node that asked earlier, if another node with its name has connected since."""
         for key, (message, reply) in list(self._asked.items()):
             if self._peer_table.connected_process(message.name)[0]:
                 del self._asked[key]
@@ -104,7 +104,7 @@ class IdentityService(Service):
         return endpoint if incarnation not in (b"", message.incarnation) else ""
 
     def _note(self, name: str, sentence: str, code: str, certain_after_s: float) -> bool:
-        """Warn of a clash once it is certain, and return whether it is."""
+        """Warn of a clash once the clash is certain, and return whether the clash is certain."""
         now, clash = self._clock.now(), self._clashes.get(sentence)
         if name != self._name and not self._peer_table.knows(name):
             return False

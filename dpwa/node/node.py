@@ -165,7 +165,7 @@ class Node(Closeable):
 
     @property
     def clock(self) -> float:
-        """Number of updates, interpolated at each merge like the parameters."""
+        """The training clock. An update adds 1, and a merge interpolates it like the parameters."""
         self.check_process()
         return self.rounds.progress.clock
 
@@ -200,7 +200,7 @@ class Node(Closeable):
         return self._context.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
-        """Add a peer. This has no effect if the peer is already in view.
+        """Add a peer. This has no effect if this node already knows the peer.
 
         Raises `UserError` if the name is invalid, this node's own, or known at a different
         address.
@@ -209,7 +209,7 @@ class Node(Closeable):
         self.connect_peers({name: peer_config(name, host, port).connect_endpoint})
 
     def connect_peers(self, endpoints: Mapping[str, str]) -> None:
-        """Add peers, each at an endpoint. Peers that are already in view are skipped.
+        """Add peers by name and endpoint. Peers that this node already knows are skipped.
 
         Raises `UserError` if a name is this node's own or known at a different endpoint.
         """
@@ -234,7 +234,7 @@ class Node(Closeable):
         self._threads.tx.attach(listener)
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
-        """Have a method describe a part of `condition`, as long as the method's object lives."""
+        """Register a method that describes one part of `condition`, through a weak reference."""
         self._parts[part] = weakref.WeakMethod(describe)
 
     @property
@@ -245,7 +245,7 @@ class Node(Closeable):
 
     @property
     def upload(self) -> Upload:
-        """The send rate of the services. The object does not keep the node alive."""
+        """The limit on the send rate of services. The object does not keep the node alive."""
         return self._context.upload
 
     @property

@@ -43,11 +43,11 @@ class NodeThread:
         return self._thread.ident is not None
 
     def wake(self) -> None:
-        """Let the thread check at once whether work is due. Any thread may call this."""
+        """Make the thread check at once whether work is due. Any thread may call this."""
         self.waker.wake()
 
     def call_soon(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Let the thread call a function. Any thread may call this. See `soon`."""
+        """Queue a function call for the thread. Any thread may call this. See `soon`."""
         self._calls.put((function, args, options))
         self.waker.wake()
 

@@ -1,4 +1,4 @@
-"""The addresses of a node: one to listen at, and one to which other nodes connect."""
+"""The address at which a node listens, and the address to which other nodes connect."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_on_all_addresses(endpoint: str) -> bool:
 
 
 def _nearest(hosts: list[str]) -> str:
-    """Return the first of these hosts whose name has an address now, or else `ELSEWHERE`."""
+    """Return the first host whose name resolves to an address, or `ELSEWHERE` if none does."""
     return next((host for host in hosts if has_address(host)), ELSEWHERE)
 
 
@@ -94,7 +94,7 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
 
 
 def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
-    """Warn if there are nodes on other machines, and this node listens on loopback by default."""
+    """Warn if this node listens on loopback by default, but other nodes are on other machines."""
     node = next((node for node in config.nodes if node.name == name), None)
     if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
         return

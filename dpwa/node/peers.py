@@ -87,7 +87,7 @@ class PeerRecord:
 
     @property
     def is_near(self) -> bool:
-        """Whether there is a connection that may stay."""
+        """Whether the peer is connected, and has not asked this node to disconnect."""
         return self.link_state is LinkState.UP and not self.was_asked_to_go
 
     @property
@@ -105,7 +105,7 @@ class PeerRecord:
 
     @property
     def why(self) -> str:
-        """The reason why the peer is absent or refused, or "". A peer that finished has none."""
+        """The reason for the peer's absence or refusal, or "". A finished peer has no reason."""
         if self.health in HAVE_ENDED and self.problem in ("", LOST, nothing_answers(self.endpoint)):
             return self.farewell  # otherwise, a different process answers at the endpoint
         return self.problem or self.because * (self.health in REFUSED)
@@ -164,7 +164,7 @@ class PeerTable:
         self.merged = MergedVersions()  # the snapshots of peers that were merged
 
     def knows(self, name: str) -> bool:
-        """Tell whether a peer is in view."""
+        """Return whether this node knows a peer with this name."""
         return name in self._in_view
 
     def add_peers(self, endpoints: Mapping[str, str]) -> list[str]:
@@ -207,7 +207,7 @@ class PeerTable:
         among: Collection[str] | None = None,
         budget_s: float = math.inf,
     ) -> str | None:
-        """Let flow control pick the peer to fetch from, out of all peers or those in `among`.
+        """Choose the peer for the next fetch by flow control, from all peers or from `among`.
 
         A peer that was absent is not picked until it is connected again. If there are more peers
         than possible connections, and nearly all connections are in use, usually a connected peer
@@ -255,7 +255,7 @@ class PeerTable:
         ]
 
     def _drawable(self, barred: set[str], among: Collection[str] | None) -> list[str] | None:
-        """Return the peers that may be picked, or `None` for all. There may be thousands."""
+        """Return the peers that may be chosen, or `None` for all peers. There may be thousands."""
         # If there are many peers, an absent peer is connected again only when it is picked.
         missing = frozenset() if len(self._in_view) > self.most_connected else ABSENT
         other, down = Health.OTHER_SETTINGS, LinkState.DOWN
@@ -272,7 +272,7 @@ class PeerTable:
         return self._peers.get(name) or self._meet(name) or PeerRecord("", -math.inf)
 
     def _meet(self, name: str) -> PeerRecord | None:
-        """Make the record of a peer that has none. `None` if the peer is not in view."""
+        """Create the record of a peer. Returns `None` if this node does not know the peer."""
         if name not in self._in_view:
             return None
         peer = self._peers[name] = PeerRecord(*self._in_view[name])
@@ -289,7 +289,7 @@ class PeerTable:
                 peer.possible_clock, peer.possible_told = clock, now
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
-        """Judge the clock that a peer reports, compared with this node's. See `policy.beginners`.
+        """Compare a peer's reported clock with this node's clock. See `policy.beginners`.
 
         Returns the doubt about the peer's clock, and the maximum clock that counts.
         """
@@ -366,7 +366,7 @@ class PeerTable:
         log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
 
     def compared(self, name: str, difference: str) -> None:
-        """Note how a peer's model differs from this node's, or "" if both are equal."""
+        """Record the difference of a peer's model from this node's model. "" means equal models."""
         if difference:
             self.record(name, Outcome.OTHER_MODEL, difference)
         elif self._of(name).health is Health.OTHER_MODEL:
@@ -400,7 +400,7 @@ class PeerTable:
 
     @property
     def mergeable(self) -> frozenset[str]:
-        """Names of the peers in view that this node can merge, as far as it knows.
+        """The names of the peers that this node expects to be able to merge.
 
         A peer that had a different model counts again after a while, because only a fetch shows
         whether the model still differs.
@@ -426,20 +426,20 @@ class PeerTable:
             return tuple(told)
 
     def reconsider(self, *names: str) -> None:
-        """Assume until the next fetch that peers with a different model can be merged again."""
+        """Count peers with a different model as mergeable again, until the next fetch."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf
 
     def is_left_alone(self, name: str) -> bool:
-        """Tell whether a peer is not merged because of its quarantine or its settings."""
+        """Return whether a quarantine or different settings exclude a peer from merges."""
         with self._lock:
             peer = self._peers.get(name)
             is_other = peer is not None and peer.health is Health.OTHER_SETTINGS
             return is_other or name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
-        """Return the seconds to wait for a peer, according to its earlier fetches."""
+        """Return the timeout in seconds for a fetch from a peer, based on earlier fetches."""
         with self._lock:
             peer = self._peers.get(name)
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
@@ -451,7 +451,7 @@ class PeerTable:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
-        """Note the time in which a peer answered a request, if the request did not have to wait."""
+        """Record the response time of a peer. The caller omits requests that had to wait."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -476,7 +476,7 @@ class PeerTable:
                 peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
-        """Count bytes of snapshots sent to a peer, whose name is unverified without keys."""
+        """Count bytes of snapshots sent to a peer. Without keys, the name is not verified."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -485,7 +485,7 @@ class PeerTable:
     def exchanged(
         self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
     ) -> None:
-        """Count bytes that the network threads of the node do not count.
+        """Count bytes sent and received, except those that the network threads of the node count.
 
         The threads count payloads of answers, which are snapshots and states.
 
@@ -506,12 +506,12 @@ class PeerTable:
 
     @property
     def exchanged_bytes(self) -> Mapping[str, int]:
-        """Return the counts of `exchanged`, summed over all peers."""
+        """Return the byte counts of `exchanged`, summed over all peers."""
         with self._lock:
             return dict(self._exchanged)
 
     def peer_left(self, name: str, reason: str | None = None) -> None:
-        """Note that a peer has ended on purpose. A name that is not in view is ignored.
+        """Record that a peer has ended on purpose. The name of an unknown peer is ignored.
 
         `reason` is the peer's reason for leaving. It is empty if the peer has finished. `None`
         stands for the last reason of the peer.
@@ -549,7 +549,7 @@ class PeerTable:
             return peer.heard is None and self._clock.now() - peer.added < STARTUP_GRACE_S
 
     def absent(self, name: str) -> None:
-        """Note that one of many peers is absent. If it never answered, others are asked first."""
+        """Record that a peer is absent. If the peer never answered, this node asks others first."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None and peer.heard is None:
@@ -613,7 +613,7 @@ class PeerTable:
             return self.own_process if name == self._own_name else connected
 
     def returned(self, name: str) -> None:
-        """Ask a peer again that had said goodbye or was refused, because the peer has returned."""
+        """Allow fetches again from a returned peer that had said goodbye or was refused."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None and peer.health in UNTIL_RECONNECTED:
@@ -624,7 +624,7 @@ class PeerTable:
             self._of(name).was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
-        """Return the number of timed answers and of timed streams, and their total seconds."""
+        """Return the numbers of measured answers and streams, and the total seconds of each."""
         with self._lock:
             return dict(self._timed)
 

@@ -1,4 +1,4 @@
-"""Ask nodes for their status, from a process that is no node."""
+"""Ask running nodes for a status report, from a process that is not a node."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
 def query_cluster(
     config: Config, timeout_s: float, keyring: Keyring | None = None
 ) -> dict[str, StatusAnswer]:
-    """Ask all nodes of a configuration, and the members that they know. Return the answers by name.
+    """Ask all configured nodes, and all members that these nodes report. Return answers by name.
 
     An address in `join` counts as a separate node only if no other node is found there. There are
     at most three turns, and each takes at most `timeout_s` seconds. Raises `UserError`
@@ -103,7 +103,7 @@ def query_cluster(
 
 
 def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
-    """Return how nodes that do not answer have ended, as reported by their peers."""
+    """Return the endings that other nodes report of nodes that do not answer."""
     told = [peer for a in answers.values() if a.report is not None for peer in a.report.peers]
     found = dict[str, StatusAnswer]()
     for health in reversed(HAVE_ENDED):  # the last match wins
@@ -218,7 +218,7 @@ class Finding:
 
 
 def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
-    """Return all problems, each once. `answers` has all nodes that should be running."""
+    """Return all problems without duplicates. `answers` has all nodes that should be running."""
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
     found = [
         Finding(name, f"{name}: {answer.problem}", is_unreachable=True)
@@ -239,7 +239,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Yield nodes that answer at a different node's address, and problems with names and files."""
+    """Yield nodes that answer at a wrong address, and reported problems with names and files."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
             text = f"{name}: {printable(report.name)} answers at the address of {name}"
@@ -255,7 +255,7 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 def between(
     reports: Mapping[str, NodeReport], healths: Collection[str] = _PROBLEMS
 ) -> Iterator[Finding]:
-    """Yield the problems of peers with these healths. Equal problems are joined to one."""
+    """Yield the problems of peers with a health in `healths`. Equal problems are joined to one."""
     told = dict[tuple[str, str, str, str], list[str]]()
     for name, report in reports.items():
         for peer in report.peers:

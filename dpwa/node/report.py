@@ -32,7 +32,7 @@ _DRIVER = Path("/sys/module/nvidia/version")
 
 @cache
 def installed() -> Mapping[str, str]:
-    """Return the versions of Python, torch and NVIDIA's driver, as far as they are installed."""
+    """Return the versions of Python and, if installed, of torch and of the NVIDIA driver."""
     found = {"python": platform.python_version()}
     with suppress(metadata.PackageNotFoundError):
         found["torch"] = metadata.version("torch")  # without the import, which takes seconds
@@ -147,7 +147,7 @@ class GossipReport:
 
 @dataclass(frozen=True)
 class MemberReport:
-    """A member of a run that nodes can join, with a status from `policy.members.states`."""
+    """One entry of a node's list of members, with a status from `policy.members.states`."""
 
     name: Text = "?"
     endpoint: Text = "?"
@@ -176,7 +176,7 @@ class MembershipReport:
 
 @dataclass(frozen=True)
 class EndingReport:
-    """The ending of a node that takes no more steps.
+    """The state of a node after the last training step.
 
     Attributes:
         is_over: whether the node has finished.
@@ -193,7 +193,7 @@ class EndingReport:
 
 @dataclass(frozen=True)
 class PaceReport:
-    """The rounds in which a node averages gradients with others.
+    """Statistics of the rounds in which a node averages gradients with other nodes.
 
     Attributes:
         in_pace: names of the members that are in sync, including this node. Empty if this node is
@@ -215,7 +215,7 @@ class PaceReport:
 
     @property
     def in_sync(self) -> tuple[str, ...]:
-        """The members in sync, including this node. Empty before the first round."""
+        """The members that average gradients together now. Empty before the first round."""
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
@@ -229,9 +229,7 @@ class PaceReport:
 
     @property
     def size(self) -> int | None:
-        """The number of members in sync, or 0 if this node is out of sync, or `None` if it takes no
-        part in rounds.
-        """
+        """The number of members in sync. 0: this node is out of sync. `None`: not in rounds."""
         return len(self.in_sync) or (None if self.out_of_sync_s is None else 0)
 
 
@@ -314,7 +312,7 @@ class NodeReport:
 
     @property
     def consensus_distance(self) -> float | None:
-        """The distance from the node's parameters to a peer's. While it is in sync, it is 0."""
+        """The distance between the parameters of the node and a peer. In sync, it is 0."""
         if self.pace is not None and len(self.pace.in_sync) > 1:
             return 0.0
         return self.gossip.consensus_distance

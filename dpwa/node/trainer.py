@@ -47,7 +47,7 @@ class Model(Protocol):
 
 
 class ReceivedSnapshot:
-    """The result of one fetch or transaction. See `dpwa.algorithms.Received`."""
+    """A snapshot that this node received from a peer. See `dpwa.algorithms.Received`."""
 
     def __init__(self, arrival: Arrival, model: Model, clip: ClipRadius | None) -> None:
         self.peer: str = arrival.peer
@@ -64,7 +64,7 @@ class ReceivedSnapshot:
 
     @property
     def published(self) -> Values:
-        """The values that this node published in the round, or else its parameters."""
+        """The values that this node published in the round, or a copy of the current parameters."""
         if self._own is not None:
             return self._model.view_of(self._own)
         if self._own_copy is None:
@@ -113,14 +113,14 @@ class ReceivedSnapshot:
         return self._arrival.data
 
     def _clipped(self, clip: ClipRadius) -> float:
-        """Return the factor by which the merge is shortened, from 0 to 1."""
+        """Return the factor from 0 to 1 that keeps the merge within the clip radius."""
         if self._scale is None:
             self._scale = clip.scale(self._model.distance(self._all(), 0, self._own))
         return self._scale
 
 
 class Trainer:
-    """Takes a model through the rounds of its node, by its algorithm, on the training thread.
+    """Runs the rounds of a gossip algorithm for the model of a node, on the training thread.
 
     Each update calls `update_send`, takes a training step, and calls `update_wait`. When nodes end
     together, `publish_model` and `merge_peer` average their models, and `go_on` serves the nodes
@@ -153,7 +153,7 @@ class Trainer:
         return cls(rounds, model, clip_of(config))
 
     def update_send(self, loss: float | None) -> None:
-        """Publish, and start a fetch, according to the algorithm. Never waits."""
+        """Publish a snapshot and start a fetch, if the algorithm asks for them. Never waits."""
         self._sent = self.model.layout
         rounds, view = self.rounds, self.rounds.view
         rounds.begin_update(loss)
@@ -218,9 +218,9 @@ class Trainer:
         return self.rounds.settle(self._publish(self.model.values()))
 
     def merge_peer(self, peer: str, weight: float) -> float | None:
-        """Merge all of a peer's snapshot, shard by shard.
+        """Merge the complete snapshot of a peer, shard by shard.
 
-        Returns the distance to it before, or `None` if some of it is missing.
+        Returns the distance to the peer before the merge, or `None` if a shard is missing.
         """
         distances: list[float] = []
 
@@ -241,7 +241,7 @@ class Trainer:
         return distance
 
     def go_on(self, others_train: bool) -> bool:
-        """Take part in the rounds of training peers. Return whether something was merged."""
+        """Take part in rounds with peers that still train. Return whether a snapshot was merged."""
         rounds = self.rounds
         if others_train and rounds.algorithm.terms is Terms.SHARE:
             # Else those who train would draw all mass to themselves.

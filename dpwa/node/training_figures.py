@@ -128,7 +128,7 @@ class TrainingFigures:
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:
-        """Return the fields of a `PeerReport` about the merges of a peer."""
+        """Return the statistics of a peer's merges, as fields of a `PeerReport`."""
         merged = self._merged.get(peer)
         if merged is None:
             return {}
