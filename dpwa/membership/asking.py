@@ -1,4 +1,4 @@
-"""Asking probes members, asks other nodes for admission, and calls new nodes back."""
+"""Asking probes members, requests admission, and connects to nodes that want to join."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Done = Callable[[str], None]  # receives the problem, or "" if there was none
 
 
 class Asking(Listener):
-    """Keeps a node among the members. It belongs to the TxThread."""
+    """Probes members and requests admission for a node. It runs on the node's TxThread."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Asking(Listener):
     # Any thread
 
     def call_back(self, entry: MemberEntry, done: Done) -> None:
-        """Call a node that wants to join. The TxThread then calls `done`."""
+        """Connect to a node that wants to join, to check its endpoint. Then call `done`."""
         self._soon(self._call_back, entry, done)
 
     def ask_there(self, seed: Seed) -> None:
@@ -95,14 +95,14 @@ class Asking(Listener):
         self._soon(self._add_seed, seed)
 
     def members_changed(self) -> None:
-        """Connect the node to new members, and notify other members."""
+        """Connect this node to new members, and send recent changes to some members."""
         self._soon(self._take_changes)
 
     def _soon(self, act: Callable[..., None], *given: Any) -> None:
         self._tx.call_soon(self._safely, act, *given)
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop asking, and save the members. Return whether the thread stopped in time."""
+        """Stop all requests, and save the member list. Return False after a timeout."""
         self._tx.detach(self)
         has_ended = self._has_ended.wait(timeout_s)
         if self._memory is not None:
@@ -156,7 +156,7 @@ class Asking(Listener):
     # Members
 
     def _ask(self) -> None:
-        """Ask a member, and ask again members that have not answered and may become suspects."""
+        """Probe some members, and let other members probe the members that have not answered."""
         now = self._clock.now()
         if now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
@@ -167,7 +167,7 @@ class Asking(Listener):
                 self._tx.send_message(other, probe)
 
     def _tell_changes(self) -> None:
-        """Notify some members of recent changes, all changes together."""
+        """Send recent changes of the member list to some members, in one message to each."""
         now = self._clock.now()
         if now - self._told_at < TELL_EVERY_S:
             return
@@ -210,7 +210,7 @@ class Asking(Listener):
         return self.outcome.addresses(place)
 
     def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
-        """Ask for admission at all addresses of a place, after a look-up of its host name."""
+        """Request admission at all addresses of an endpoint, after a look-up of its host name."""
         address = split_tcp(seed.endpoint)
         if address is None or not is_name(address[0]):
             self._ask_at(seed.name, seed.endpoint)
@@ -228,7 +228,7 @@ class Asking(Listener):
     def _ask_at_address(
         self, seed: Seed, found: tuple[str, ...] | str, known: Collection[str]
     ) -> None:
-        """Ask at the addresses of a host, except those that are known, or note why it has none."""
+        """Request admission at unknown addresses of a host name, or record the look-up's error."""
         if isinstance(found, str):
             self._failed(seed.endpoint, JoinAnswer(found))
             return
@@ -298,7 +298,7 @@ class Asking(Listener):
     # Checks
 
     def _check(self) -> None:
-        """Call nodes that are reported to be a different process, or at a different endpoint."""
+        """Connect to nodes to check reports that their process or endpoint has changed."""
         for claim in self._member_list.to_check():
             if not self._look_into(claim):
                 self._member_list.unchecked(claim)
@@ -314,7 +314,7 @@ class Asking(Listener):
         self._call_waiting()
 
     def _call_waiting(self) -> None:
-        """Call the nodes that want to join, within the limit of calls at once."""
+        """Connect to the nodes that wait for admission, if not too many calls are in progress."""
         now, waiting = self._clock.now(), self._to_call
         self._to_call = [
             (entry, done, expires)
@@ -373,7 +373,7 @@ class Asking(Listener):
         self._failed(endpoint, answer)
 
     def _failed(self, address: str, answer: JoinAnswer) -> None:
-        """Log each problem of each place once, until the problem changes.
+        """Record a failed request for admission, and log each endpoint's new problem once.
 
         While the node waits for admission, the waiting thread logs the problems instead.
         """

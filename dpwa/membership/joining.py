@@ -58,7 +58,7 @@ class JoinOutcome:
                 self.changed.notify_all()
 
     def refuse(self, reason: str) -> None:
-        """Record that this node can never be admitted, unless it is admitted already."""
+        """Record that no node will ever admit this node, unless a node has already admitted it."""
         with self.changed:
             if not self.is_in:
                 self.refused = reason
@@ -70,7 +70,7 @@ class JoinOutcome:
             self.changed.notify_all()
 
     def is_own(self, place: str) -> bool:
-        """Return whether a place is only this node. Other loopback addresses do not count."""
+        """Return whether only this node answers at an endpoint. Ignore other loopback addresses."""
         with self.changed:
             answers = [(at, self._answers.get(at, NOT_YET)) for at in self.addresses(place)]
         others = [address for address, answer in answers if answer.kind != "self"]
@@ -87,7 +87,7 @@ class JoinOutcome:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why this node was not admitted, by place, without its own places."""
+        """The reasons for refused admission, by endpoint, without this node's own endpoints."""
         return {
             place: " and ".join(dict.fromkeys(answer.problem for answer in answers))
             for place, answers in self.answers.items()
@@ -96,7 +96,7 @@ class JoinOutcome:
 
     @property
     def is_clear(self) -> bool:
-        """Whether a node has admitted this node, or all nodes have answered with a refusal."""
+        """Whether this node was admitted or finally refused, or no asked node is undecided."""
         return self.is_in or bool(self.refused) or not self._any("undecided")
 
     @property
@@ -210,14 +210,14 @@ class _Attempts:
 
 
 class Seeds:
-    """The places to ask, each with random pauses that double until a maximum."""
+    """The endpoints to ask for admission, each with random pauses that double up to a limit."""
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
         self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
         self._rng = rng
 
     def add_seed(self, seed: Seed) -> None:
-        """Add a place to ask, unless it is known or there are too many places."""
+        """Add an endpoint to ask for admission, unless it is known or endpoints are too many."""
         is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
         if is_new and len(self._attempts) < MAX_SEEDS:
             self._attempts.append(_Attempts(seed, due=0.0))
@@ -226,7 +226,7 @@ class Seeds:
         self._attempts = [each for each in self._attempts if each.seed.endpoint in endpoints]
 
     def pop_due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
-        """Return the places to ask now, except `known` endpoints, and note that they are asked."""
+        """Return the endpoints to ask now, except `known` ones, and note that they are asked."""
         longest_s = LONGEST_PAUSE_ALONE_S if is_alone else LONGEST_PAUSE_S
         found = []
         for attempts in self._attempts:

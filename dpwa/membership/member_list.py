@@ -26,7 +26,7 @@ ALL_ENTRIES_PER_S = 64  # maximum rate of entries in messages with all members
 
 
 class MemberList:
-    """The members, as this node knows them. Any thread may call every method.
+    """The members that this node knows, with their statuses. Any thread may call every method.
 
     `changed` is called after each change, without the lock.
     """
@@ -97,7 +97,7 @@ class MemberList:
             return self._members.digest()
 
     def pack_news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
-        """Pack the entries to send to a node, or all entries if the node knows other members.
+        """Pack some entries to send to a node, or all if the node has a different member list.
 
         While changes spread, many nodes know other members for a moment. So if there are many
         members, all entries are sent only from time to time, but always to a new node, whose digest
@@ -132,12 +132,12 @@ class MemberList:
         self._apply(self._members.checked, claim, incarnation)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Note that no process could be called now to check a claim."""
+        """Record that a claim was not checked, because no call could be started."""
         with self._lock:
             self._members.unchecked(claim)
 
     def outlive(self, entries: Iterable[MemberEntry]) -> None:
-        """Count entries about this node's name, received at its admission, as earlier processes."""
+        """Raise this node's incarnation above all entries of its name that came at admission."""
         with self._lock:
             self._members.outlive(entries)
 
@@ -165,12 +165,12 @@ class MemberList:
             return self._members.to_ask(self._clock.now(), self._rng)
 
     def to_ask_others(self) -> list[tuple[MemberEntry, str]]:
-        """Return uncertain members, each with the name of a helper that should ask it."""
+        """Return members that have not answered, each with another member that should probe it."""
         with self._lock:
             return self._members.to_ask_others(self._clock.now(), self._rng)
 
     def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
-        """Note that a helper has heard from a node about which this node asked."""
+        """Record that `helper` has received a message from a member that this node probes."""
         with self._lock:
             self._members.others_heard_from(name, incarnation, helper)
 
@@ -178,7 +178,7 @@ class MemberList:
         self._apply(self._members.lost, name)
 
     def doubt(self, name: str) -> None:
-        """Suspect a node, to find out whether it refutes."""
+        """Mark a member as suspect, to find out whether the member refutes the suspicion."""
         self._apply(self._members.doubt, name)
 
     def tick(self) -> None:
@@ -236,7 +236,7 @@ class MemberList:
         self._changed()
 
     def _is_to_hear(self, change: Change) -> bool:
-        """Return whether this node must notify a suspect at once, so that it can refute.
+        """Return whether to notify a suspect at once, so that the suspect can refute the suspicion.
 
         A node that suspects a member notifies it. The link between both may be broken, so a few
         other nodes notify the suspect, too.

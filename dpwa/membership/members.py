@@ -36,7 +36,7 @@ FOUND_S = Times().retry_few_s + 0.5  # after this time, nodes that remember this
 
 
 class Members(Closeable):
-    """Keeps a node among the members, from its creation until it is closed.
+    """Makes a node a member of a cluster, from the node's creation until the node is closed.
 
     The constructor waits for at most `join_timeout_s` until a node admits this one. A node that may
     begin a cluster (`join: []`, or `alone: true`) waits only for a few seconds. It waits longer if
@@ -88,7 +88,7 @@ class Members(Closeable):
             raise
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until `count` other nodes are connected or reachable. Return whether they are."""
+        """Wait until this node can reach `count` peers. Return whether it can reach them."""
         deadline = Deadline(self._clock, timeout_s)
         with self._changed:
             while self._reached() < count and not deadline.expired():
@@ -99,7 +99,7 @@ class Members(Closeable):
         return sum(map(self._tx.reaches, self._names()[1:]))
 
     def are_known(self) -> bool:
-        """Return whether all nodes that were named at the admission are peers now.
+        """Return whether all members that this node learned of at its admission are its peers.
 
         Also true if no node admits this one, because then there is no node to wait for.
         """
@@ -173,7 +173,7 @@ class Members(Closeable):
         log.info("%s: %s", name, "was admitted" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
-        """Wait until a node has admitted this one, and log the problems from time to time."""
+        """Wait until another node has admitted this node, and log problems from time to time."""
         outcome = self._asking.outcome
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
         while not (outcome.is_in or outcome.refused):

@@ -54,9 +54,7 @@ class Remembered:
         return self._from_before
 
     def forget_last_life(self) -> None:
-        """Forget the members from before the restart, because a node with newer members has
-        admitted this one.
-        """
+        """Forget the members from before the restart, because a node sent newer members."""
         self._from_before = ()
 
     def save_members(self, member_list: MemberList, background: Background, now: float) -> None:
@@ -107,6 +105,6 @@ class Remembered:
 
 
 def remembered_by(config: Config, name: str) -> Remembered | None:
-    """Return the file for a node's members, or `None` if no folder for it is set."""
+    """Return the file with a node's members, or `None` if the settings have no folder for it."""
     folder = config.state_dir or config.checkpoint.dir
     return Remembered(Path(folder), name) if config.is_open and folder else None

@@ -47,7 +47,7 @@ class _Waiting:
 
 
 class RosterService(Service):
-    """Exchanges news of members, and admits nodes that can be reached at their endpoints."""
+    """Exchanges entries about members, and admits new nodes that answer at their endpoints."""
 
     handles = (Roster, JoinRequest, WhoIs, ProbeRequest)
 
@@ -87,7 +87,7 @@ class RosterService(Service):
                 self._probes.start(sender, message, reply)
 
     def _called_back(self, entry: MemberEntry, news: tuple[MemberEntry, ...], problem: str) -> None:
-        """Admit a node that was called back, or reject it if there was a problem."""
+        """Admit a node that answered at its endpoint, or reject the node if there was a problem."""
         waiting = self._waiting.pop((entry.name, entry.incarnation), None)
         if not problem:
             self._member_list.believe(entry)
@@ -100,7 +100,7 @@ class RosterService(Service):
             self._welcome(waiting.request, waiting.reply, entry.name)
 
     def tick(self, now: float) -> bool:
-        """Answer helpers' probes that have a result."""
+        """Report the results of probes to the members that requested the probes."""
         self._member_list.note_awake()  # the TxThread may be busy with messages for a long time
         self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
         return self._probes.go_on()
@@ -170,7 +170,7 @@ class RosterService(Service):
         return self._context.unpack_news(payload, is_local=is_local(self._source))
 
     def _not_there(self, request: int, reply: Reply, endpoint: str) -> None:
-        """Refuse a node with the same reason in all cases, because it may only probe ports."""
+        """Refuse an unreachable node. All reasons are the same, so the node cannot scan ports."""
         reason = (
             f"{self._member_list.own.name} cannot connect to {endpoint}, the endpoint in the "
             "request. Without keys, it only tries the address from which the request came"
@@ -211,7 +211,7 @@ class RosterListener(Listener):
             self._member_list.lost(peer)
 
     def removed(self, peer: str) -> None:
-        """Do nothing, because the members themselves have removed this node."""
+        """Do nothing for a removed peer, because the member list itself has removed the peer."""
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):
@@ -245,7 +245,7 @@ class Names:
         self._doubts: dict[str, _Doubt] = {}
 
     def refusal(self, message: JoinRequest) -> tuple[Refusal, str] | None:
-        """Return why a new node cannot have its name, or not yet. `None` if it can."""
+        """Return the refusal if a new node's name is taken or still being checked, or `None`."""
         own, known = self._member_list.own, self._member_list.entry(message.name)
         if message.name == own.name and message.incarnation != own.incarnation:
             return "name", f"the name {own.name} is taken by the node at {own.endpoint}"
@@ -257,7 +257,7 @@ class Names:
         return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
 
     def _lives(self, known: MemberEntry) -> bool:
-        """Return whether the member sent a message, or refuted, since the new node asked first."""
+        """Return whether a member sent a message or a refutation since its name was requested."""
         now = self._member_list.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
         new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
@@ -287,7 +287,7 @@ class Probes:
         self._probes: list[_Probe] = []
 
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
-        """Ask a member for a sign of life, unless it has just sent a message.
+        """Probe a member for another node. Answer at once if the member has just sent a message.
 
         For one sender, at most `MAX_PROBES_OF_ONE` members are asked at once, each once.
         """
@@ -305,7 +305,7 @@ class Probes:
             self._tx.send_message(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
-        """Report the members that have answered. Return whether other answers may still come."""
+        """Report answered probes to the nodes that requested them. Return whether probes remain."""
         now, probes, self._probes = self._member_list.now(), self._probes, []
         for probe in probes:
             if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
