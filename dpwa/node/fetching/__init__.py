@@ -1,1 +1,1 @@
-"""The requests of a node: the TxThread, its connections, and the fetches over them."""
+"""The requests of a node: the TxThread, its connections to peers, and the fetches of snapshots."""

@@ -1,4 +1,4 @@
-"""PeerChannel: the TxThread's link to one peer, and the peer's shared memory."""
+"""PeerChannel contains a node's connection to one peer, and the peer's mapped shared memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PeerChannel:
 
     @property
     def is_to_be_met(self) -> bool:
-        """Whether something answers, and has not said yet which node it is."""
+        """Whether a process is connected, and has not sent the name of its node yet."""
         link = self.link
         return link is not None and link.state is LinkState.UP and not self.is_met
 
@@ -102,7 +102,7 @@ class PeerChannel:
         return 0 if memory is None else memory.nbytes
 
     def map(self, found: SharedMemoryName) -> PeerMemory | None:
-        """Map the peer's memory. `None`, from now on, if that is impossible."""
+        """Map the peer's shared memory. After a failure, return `None` until reconnection."""
         memory = self._memory
         if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
             return memory
@@ -115,7 +115,7 @@ class PeerChannel:
         return self._memory
 
     def follow(self) -> list[LinkState]:
-        """Read the events of the connection, and return the states entered since, in order.
+        """Read the events of the connection. Return the new states of the connection, in order.
 
         `UP` is not among them, because it is entered when the peer has sent its name.
         """
@@ -136,7 +136,7 @@ class PeerChannel:
         self.link = link
 
     def disconnect(self, linger_ms: int) -> None:
-        """Close the connection, and the peer's memory, because a killed peer would go unnoticed."""
+        """Disconnect and unmap the peer's memory, because the peer's death would go unnoticed."""
         self.unsent = ()
         self.is_met = False
         self._unmap()

@@ -1,4 +1,4 @@
-"""TxThread owns the links to all peers, and uses them to fetch and to pass on news."""
+"""TxThread owns the connections to all peers, fetches snapshots, and sends other requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def say_goodbye(
 
 
 def _has_answered(link: PeerLink) -> bool:
-    """Read messages of a peer, up to its goodbye."""
+    """Read waiting messages from a peer, and return whether the peer has answered the goodbye."""
     for _ in range(FAREWELLS_PER_TURN):
         frames = link.receive()
         if frames is None:
@@ -134,7 +134,7 @@ class Listeners:
         self.tick_at = now + min(waits_s, default=math.inf)
 
     def poll_sockets(self) -> None:
-        """Have them look at their sockets."""
+        """Make all listeners read from their sockets."""
         for listener in list(self._listeners):
             listener.poll_sockets()
 
@@ -185,7 +185,7 @@ class TxThread(NodeThread):
         self._was_short = False  # of memory
 
     def reaches(self, peer: str) -> bool:
-        """Return whether a peer is connected, or would be if needed. Any thread may ask."""
+        """Return whether a peer is connected, or idle and ready to connect. Any thread may ask."""
         return self.state_of(peer) in (LinkState.UP, LinkState.IDLE)
 
     def state_of(self, peer: str) -> LinkState:
@@ -194,7 +194,7 @@ class TxThread(NodeThread):
         return LinkState.CONNECTING if channel is None else channel.state
 
     def states_of(self, peers: Iterable[str]) -> dict[str, LinkState]:
-        """Return the states of the connections to thousands of peers. Any thread may ask."""
+        """Return the states of the connections to peers, perhaps thousands. Any thread may ask."""
         channels = tuple(self._channels.values())
         idle = {channel.peer for channel in channels if channel.link is None}
         return {peer: LinkState.IDLE if peer in idle else self.state_of(peer) for peer in peers}
@@ -291,12 +291,12 @@ class TxThread(NodeThread):
 
     @soon
     def attach(self, listener: Listener) -> None:
-        """Notify a listener of connections, beginning with the present ones."""
+        """Add a listener, and notify the listener of all current and later connections."""
         self._listeners.attach(listener, [channel.peer for channel in self._connections.up()])
 
     @soon
     def detach(self, listener: Listener) -> None:
-        """End a listener."""
+        """Remove a listener, and close the listener's sockets."""
         self._listeners.detach(listener)
 
     @soon
@@ -309,7 +309,7 @@ class TxThread(NodeThread):
 
     @soon
     def renew_links(self) -> None:
-        """Take note that other keys are allowed than before."""
+        """Replace connections with outdated keys, after the allowed keys have changed."""
         self._renew_links()
 
     @soon
@@ -329,7 +329,7 @@ class TxThread(NodeThread):
 
     @soon
     def peer_left(self, name: str) -> None:
-        """Forget a peer that said goodbye, once its connection is gone: a goodbye may be forged."""
+        """Forget a peer that said goodbye once the connection is lost. A goodbye may be forged."""
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
@@ -352,7 +352,7 @@ class TxThread(NodeThread):
         self._context.forget_peer(name)
 
     def _doubt_farewells(self) -> None:
-        """Count again on a peer that is still there, whose goodbye was forged or repeated."""
+        """Use a peer again that is still connected some time after a forged or repeated goodbye."""
         now = self._context.runtime.now()
         for name, said_at in list(self._farewells.items()):
             state = self.state_of(name)
@@ -366,7 +366,7 @@ class TxThread(NodeThread):
     # The links
 
     def _is_in_use(self, channel: PeerChannel) -> bool:
-        """Tell whether something is under way with a peer, for which it must stay connected."""
+        """Return whether a peer must stay connected for a fetch or an unsent message."""
         return bool(channel.unsent) or self.fetcher.needs(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
@@ -405,7 +405,7 @@ class TxThread(NodeThread):
         )
 
     def _meet(self, channel: PeerChannel, said: Identity) -> None:
-        """Count a process as connected if it is the peer, and has no objection to this node."""
+        """Accept a connection if the process is the expected peer and accepts this node's name."""
         table = self._context.peer_table
         own = self._context.name, table.own_process[0]
         clash = clash_of(said, channel.peer, channel.endpoint, own)
@@ -462,7 +462,7 @@ class TxThread(NodeThread):
             self._follow(channel)
 
     def _short_of_memory(self, channel: PeerChannel, error: MemoryError) -> None:
-        """Do without a snapshot, for which the peer is not charged."""
+        """Give up a snapshot for lack of memory, without a penalty for the peer."""
         self.fetcher.give_up(Outcome.BUSY)
         if not self._was_short:
             self._was_short = True
