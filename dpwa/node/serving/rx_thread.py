@@ -87,7 +87,7 @@ class RxThread(NodeThread):
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Call `load` when the first message of a module arrives. `load` registers its service.
+        """Call `load` to register a service at the first message of the module `messages`.
 
         If a service for the module is already registered, it stays, and `load` is not called.
         """
@@ -115,7 +115,7 @@ class RxThread(NodeThread):
 
     @contextmanager
     def unthrottled(self) -> Iterator[None]:
-        """Serve peers without a limit while the trainer waits for them. Any thread may use this."""
+        """Lift the time budget for requests while the trainer waits. Any thread may use this."""
         is_paused = self.admission.paused_s()
         is_first = self.admission.begin_unthrottled()
         try:
@@ -165,7 +165,7 @@ class RxThread(NodeThread):
                 router.disable_monitor()
 
     def _serve_anew(self, listener: socket.socket | None, authenticator: Authenticator) -> None:
-        """Serve with a new socket, because only this ends an endless message and frees its memory.
+        """Serve with a new socket, to end a message with endless frames and free the memory.
 
         Peers reconnect, and repeat lost requests.
         """
@@ -226,7 +226,7 @@ class RxThread(NodeThread):
                 log.exception("%s failed while the node ended [DPWA-W015]", type(service).__name__)
 
     def _look(self, now: float, authenticator: Authenticator) -> None:
-        """Do the checks that no event triggers."""
+        """Run the periodic checks that no socket event triggers."""
         self._look_at = now + IDLE_S
         self._due = dict.fromkeys(self._ticking)
         authenticator.tick(now)
@@ -235,7 +235,7 @@ class RxThread(NodeThread):
             self._give_back_memory(now)
 
     def _give_back_memory(self, now: float) -> None:
-        """Return freed memory to the system, because a peer may have sent millions of frames."""
+        """Give back memory after a connection ends, in case the peer sent millions of frames."""
         if self._ended != self.admission.authorizer.ended:
             self._ended = self.admission.authorizer.ended
             soon, *later = (now + seconds for seconds in GIVE_BACK_AFTER_S)

@@ -1,4 +1,4 @@
-"""Services of the RxThread that serve no snapshots: news, goodbyes, and a status report."""
+"""Services of the RxThread that serve no snapshots: loss reports, goodbyes, and a status report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NewsService(Service):
         self._context = context
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
-        """Answer with this node's news."""
+        """Process a peer's loss reports, and answer with loss reports from this node."""
         self._context.receive_news(message.news)
         reply(NewsMessage(request=message.request, news=self._context.select_news()))
 
@@ -46,7 +46,7 @@ class GoodbyeService(Service):
 
 
 class StatusService(Service):
-    """Answers with the result of `condition`, or with its result of a moment ago."""
+    """Answers with the result of `condition`, or with an earlier result younger than `FRESH_S`."""
 
     FRESH_S = 0.05  # a report is sent again for so long, so that many requests cost little
 

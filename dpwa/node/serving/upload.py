@@ -25,7 +25,7 @@ class Upload:
             self._bucket = FairBucket(TokenBucket(rate, rate * BURST_S))
 
     def shared(self, reader: str, reply: Reply) -> Reply:
-        """Return a reply that accepts a lent payload only when it is the turn of this reader.
+        """Return a `Reply` that sends lent payloads only in the turns of the peer `reader`.
 
         In another reader's turn, it returns `None`, as if the socket were full. The caller tries
         again with each tick, until the reader is forgotten. Other messages always pass.
@@ -48,6 +48,6 @@ class Upload:
         return reply_in_turn
 
     def forget_reader(self, reader: str) -> None:
-        """Forget a reader, so that no other reader waits for it."""
+        """Forget a reader, so that no other reader waits for the turn of this reader."""
         if self._bucket is not None:
             self._bucket.forget_reader(reader)
