@@ -1,1 +1,1 @@
-"""Transactions of pairs of nodes that must agree, on exchanges and on shares of push-sum."""
+"""Transactions between two nodes: exchanges of models, and transfers of push-sum mass."""

@@ -1,4 +1,4 @@
-"""TransactionManager: the agreements of a node with peers, with their snapshots and mass.
+"""TransactionManager keeps a node's transactions, with their snapshots and push-sum mass.
 
 Both threads and the trainer use it. A committed transaction is kept for the trainer, which merges
 it in its next `update_wait`.
@@ -25,7 +25,7 @@ from dpwa.wire.limits import TRANSACTION_BYTES
 
 @dataclass
 class Settled:
-    """A snapshot to be merged, because a transaction is committed or mass was returned."""
+    """A snapshot to merge, of a committed transaction or with mass of an aborted transaction."""
 
     peer: str
     theirs: Lease
@@ -36,7 +36,7 @@ class Settled:
     is_taken: bool = False  # the trainer has it by now, and its mass is this node's
 
     def release(self) -> None:
-        """May be called again without effect."""
+        """Release the snapshots. A second call has no effect."""
         self.is_taken = True
         self.theirs.release()
         if self.own is not None:
@@ -64,7 +64,7 @@ class Declined(Enum):
 
 @dataclass(frozen=True)
 class AgreedTerms:
-    """The answer to an accepted proposal: this node's snapshot, and the mass that goes with it."""
+    """The answer to an accepted proposal: data of this node's snapshot, and push-sum mass."""
 
     version: int
     clock: float
@@ -78,7 +78,7 @@ def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
 
 
 def has_diverged(own: Lease) -> bool:
-    """Return whether no peer would merge this snapshot."""
+    """Return whether a snapshot has an infinite loss or values that are not finite."""
     return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf
 
 
@@ -120,12 +120,12 @@ class TransactionManager:
 
     @property
     def is_engaged(self) -> bool:
-        """Whether a transaction keeps this node from asking for a further one."""
+        """Whether an unfinished exchange prevents this node from proposing another exchange."""
         with self._lock:
             return self._has_untaken or self._transactions.is_engaged(self._clock.now())
 
     def published(self, version: int) -> None:
-        """Note that the snapshot of this version is the model as it is now."""
+        """Record that the snapshot of this version equals the current model."""
         with self._lock:
             self._published_version = version
             self._mass.published()
@@ -194,7 +194,7 @@ class TransactionManager:
             self._drop(transaction)
 
     def complete(self, transaction: bytes, theirs: Lease) -> bool:
-        """Note that the peer's snapshot is there. Return whether that commits the transaction."""
+        """Record that the peer's snapshot arrived. Return whether that commits the transaction."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -204,9 +204,9 @@ class TransactionManager:
             return self._try_commit(transaction)
 
     def prepared(self, transaction: bytes) -> bool | None:
-        """Note that the peer has this node's snapshot. Return whether that commits the transaction.
+        """Record that the peer has this node's snapshot. Return whether the transaction commits.
 
-        `None` if it is over, or was never proposed.
+        Returns `None` if the transaction is over, or was never proposed.
         """
         with self._lock:
             record = self._records.get(transaction)
@@ -217,7 +217,7 @@ class TransactionManager:
             )
 
     def outcome(self, transaction: bytes) -> bool:
-        """Return the outcome of an own proposal. An unknown one counts as aborted."""
+        """Return whether this node's proposal is committed. False for an unknown proposal."""
         with self._lock:
             return self._transactions.decide(transaction, commit=False, now=self._clock.now())
 
@@ -297,13 +297,13 @@ class TransactionManager:
         return agreement(record, is_new=True)
 
     def clock_of(self, transaction: bytes) -> float:
-        """Return the clock of this node's snapshot in a transaction, or 0 if it is over."""
+        """Return the clock of this node's snapshot in a transaction, or 0 after the end."""
         with self._lock:
             record = self._records.get(transaction)
             return 0.0 if record is None else record.own.snapshot.progress.clock
 
     def collected(self, transaction: bytes, theirs: Lease) -> bool:
-        """Note that the asking node's snapshot is there. Return whether to report that."""
+        """Record that the proposer's snapshot arrived. Return whether to report the arrival."""
         with self._lock:
             record = self._records.get(transaction)
             if (
@@ -317,7 +317,7 @@ class TransactionManager:
             return True
 
     def collect_failed(self, transaction: bytes) -> bool:
-        """Note that it cannot be fetched. Return whether that aborts the transaction."""
+        """Record a failed fetch of the snapshot. Return whether the transaction is aborted."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -396,7 +396,7 @@ class TransactionManager:
         return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
 
     def _has_too_many_of(self, peer: str) -> bool:
-        """Tell whether one peer has more proposals open than it has reason to."""
+        """Return whether one peer has more open proposals than a correct peer can have."""
         names = [record.peer for record in self._records.values() if not record.is_asked]
         return names.count(peer) >= MAX_PEER_PROPOSALS
 
@@ -429,7 +429,7 @@ class TransactionManager:
             self._settled.append(Settled(record.peer, record.theirs, record.own))
 
     def _take_back(self, transaction: bytes) -> None:
-        """Undo a promise. Mass that was given away will be merged again."""
+        """Undo an accepted transaction. Push-sum mass for the peer will be merged again."""
         record = self._records.get(transaction)
         if record is None:
             return
@@ -448,7 +448,7 @@ class TransactionManager:
                 record.theirs.release()
 
     def _forget_decided(self) -> None:
-        """Drop the snapshots of own proposals that were aborted, for a different one or by time."""
+        """Release snapshots of this node's proposals that another proposal or a timeout aborted."""
         for transaction, _, commit in self._transactions.undelivered(self._clock.now()):
             if not commit:
                 self._drop(transaction)

@@ -42,7 +42,7 @@ class TransactionRounds(GossipRounds):
         return is_published
 
     def wait_and_merge(self, loss: float | None, merge: Merge) -> Arrival | None:
-        """Wait and merge as any node does, then merge the agreed transactions."""
+        """Wait for the fetch and merge, then merge the snapshots of committed transactions."""
         published = self.published
         arrival = super().wait_and_merge(loss, merge)
         with self.figures.doing(Activity.MERGE):
@@ -62,7 +62,7 @@ class TransactionRounds(GossipRounds):
     def _merge_settled(
         self, settled: Settled, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
-        """Merge the snapshot of a transaction, unless the parameters were replaced since."""
+        """Merge the snapshot of a transaction, unless the parameters were replaced meanwhile."""
         factor, theirs = self._transactions.factor(settled), settled.theirs.snapshot
         is_other_model = theirs.layout.fingerprint != self.merger.fingerprint
         if factor == 0.0 or is_other_model or self._is_of_before(settled):

@@ -104,7 +104,7 @@ class TransactionService(Service):
             self._consider(message, layout, reply, self._runtime.now() + budget_s)
 
     def _is_welcome(self, peer: str) -> bool:
-        """Return whether a transaction with a peer makes sense, as it is up, and may be merged."""
+        """Return whether a peer is reachable and mergeable, so that a transaction can succeed."""
         can_collect = self._transactions.terms is not Terms.EXCHANGE or self._tx.reaches(peer)
         return can_collect and not self._context.peer_table.is_left_alone(peer)
 
@@ -137,7 +137,7 @@ class TransactionService(Service):
             )
 
     def _collect(self, message: Propose, layout: Layout) -> None:
-        """Have the snapshot fetched of a peer that this node has agreed on an exchange with."""
+        """Start to fetch the snapshot of a peer whose exchange this node has accepted."""
         budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
         request = Collection(
             layout,
@@ -177,7 +177,7 @@ def add_transactions(
     tx: TxThread,
     check_open: Callable[[], None],
 ) -> tuple[TransactionRounds, TransactionService]:
-    """Let the TxThread of a node take part in transactions. Return its rounds, and the service."""
+    """Add transactions to the TxThread of a node. Return the rounds and the transaction service."""
     fetcher = TransactionFetcher(tx.fetcher.connections, context, tx.fetcher.rng, manager)
     tx.fetcher = fetcher
     tx.attach(TransactionListener(manager, fetcher))
@@ -186,7 +186,7 @@ def add_transactions(
 
 
 class NoTransactions(Closeable, Service):
-    """Answers proposals where the algorithm has no transactions."""
+    """Refuses proposals, because the algorithm of this node has no transactions."""
 
     handles = (Propose,)
 
@@ -194,7 +194,7 @@ class NoTransactions(Closeable, Service):
         node.rx.register(self)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because this service holds no resources."""
 
     def handle(self, sender: bytes, message: Propose, reply: Reply) -> None:  # noqa: ARG002
         reply(
