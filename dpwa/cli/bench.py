@@ -43,7 +43,8 @@ def link(
         ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Answer machines that measure the link to this machine.")
+        bool,
+        typer.Option("--serve", help="Send data to each machine that runs `dpwa bench link HOST`."),
     ] = False,
     port: Annotated[
         int, typer.Option(min=1, max=MAX_PORT, help="The port on which --serve listens.")
@@ -108,7 +109,10 @@ def _serve(port: int, bind: str, seconds: float) -> None:
         typer.echo(f"serving on port {port} for {seconds:g} s. On another machine, run:")
         typer.echo(f"dpwa bench link {target}")
         if found is None and is_wildcard(bind):
-            typer.echo("HOST is this machine, which has only a loopback address so far", err=True)
+            typer.echo(
+                "Replace HOST by an address of this machine, which has only a loopback address",
+                err=True,
+            )
         wait_seconds(seconds)
 
 

@@ -28,7 +28,8 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
 ConfigOption = Annotated[
-    Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same as FILE.")
+    Path | None,
+    typer.Option("-c", "--config", metavar="FILE", help="Alternative to the argument FILE."),
 ]
 
 
@@ -61,8 +62,8 @@ def init(
     last_port = base_port + nodes - 1
     if last_port > MAX_PORT:
         raise UserError(
-            f"expected ports up to {MAX_PORT} (the last of {nodes} nodes would use {last_port})"
-            " [DPWA-E021]"
+            f"--base-port: expected ports up to {MAX_PORT} (the last of {nodes} nodes would get "
+            f"{last_port}) [DPWA-E021]"
         )
     try:
         text = config_text(local_nodes(range(base_port, last_port + 1), host))
@@ -111,7 +112,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
     where: Annotated[
         bool,
-        typer.Option("--where", help="Show where `dpwa.connect` finds the node and its peers."),
+        typer.Option(
+            "--where",
+            help="List the places that `dpwa.connect` searches for the node and its peers.",
+        ),
     ] = False,
 ) -> None:
     """Print the settings in effect, including defaults and values from environment variables.
@@ -127,7 +131,7 @@ def show(
         _show_where(file)
         return
     if file is None:
-        raise UserError("expected a FILE, or --where [DPWA-E029]")
+        raise UserError("expected a FILE, or the option --where [DPWA-E029]")
     config = load_config(file)
     if as_json:
         typer.echo(json.dumps(config.to_mapping()))
@@ -149,7 +153,9 @@ def schema() -> None:
 
 def _one_of(file: Path | None, config_file: Path | None) -> Path | None:
     if file and config_file:
-        raise typer.BadParameter("expected FILE only once, either with -c or without")
+        raise typer.BadParameter(
+            "expected either the argument FILE or the option -c FILE (got both)"
+        )
     return file or config_file
 
 
@@ -161,5 +167,5 @@ def _show_where(file: Path | None) -> None:
         typer.echo(line)
     if not discovery.is_complete:
         raise UserError(
-            "found neither the name of this node nor its peers in these places [DPWA-E038]"
+            "found neither the name of this node nor its peers in the places above [DPWA-E038]"
         )

@@ -19,8 +19,8 @@ def dashboard(
         str,
         typer.Option(
             metavar="HOST",
-            help="The address to listen on. If other machines can reach it, the page requires a "
-            "token.",
+            help="The address to listen on. If other machines can reach this address, the page "
+            "requires a token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[

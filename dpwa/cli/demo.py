@@ -20,7 +20,7 @@ LARGEST_SEED = 2**32 - 1
 def demo(
     nodes: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="Number of nodes.")] = 4,
     out_dir: Annotated[
-        Path, typer.Option(help="The folder for the picture, the figures and the run logs.")
+        Path, typer.Option(help="The folder for the plot, the results and the run logs.")
     ] = Path("demo-output"),
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of training steps of each node.")
@@ -73,10 +73,12 @@ def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
     )
     if result.consensus_distance is not None:
         distance = f"{result.consensus_distance:.2g}"
-        console.print(f"At the end, the nodes averaged. The consensus distance is then {distance}.")
+        console.print(
+            f"At the end, the nodes averaged their models. Consensus distance: {distance}."
+        )
     for title, text in (
-        ("Picture", out_dir / "demo.png"),
-        ("Figures", out_dir / "result.json"),
+        ("Plot", out_dir / "demo.png"),
+        ("Results", out_dir / "result.json"),
         ("Next", f"dpwa report {shlex.quote(str(out_dir))}"),
         ("", "dpwa launch -n 4 -- python train.py, a program of your own (README.md)"),
     ):

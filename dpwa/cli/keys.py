@@ -31,7 +31,9 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")]
 Keys = Annotated[
     Path,
-    typer.Option("--keys", metavar="DIR", help="The folder of the keys. It is created if needed."),
+    typer.Option(
+        "--keys", metavar="DIR", help="The folder of the keys. A missing folder is created."
+    ),
 ]
 KEYS = Path("keys")
 
@@ -65,7 +67,8 @@ def add(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="PUBLIC_KEY_OR_FILE", help="The node's public key, or its file NAME.pub."
+            metavar="PUBLIC_KEY_OR_FILE",
+            help="The public key of the node, or the file NAME.pub with this key.",
         ),
     ],
     keys: Keys = KEYS,
@@ -92,7 +95,7 @@ def add(
             f"expected a different key for {name} (node {taken[0]} has this key) [DPWA-E107]"
         )
     if taken:
-        typer.echo(f"{folder.public_file(name)}: already has this key")
+        typer.echo(f"{folder.public_file(name)}: the file already has this key")
         return
     folder.allow_key(name, public)
     typer.echo(f"{name} is allowed (fingerprint {fingerprint(public)})")

@@ -93,7 +93,7 @@ class NodeConsole:
             self.note(f"passing {number.name} on to {', '.join(nodes)}")
             return
         self._stopping = True
-        hint = " (a second Ctrl-C kills them)" if number == signal.SIGINT else ""
+        hint = " (a second Ctrl-C kills the nodes)" if number == signal.SIGINT else ""
         self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
 
     def note(self, text: str) -> None:
@@ -151,7 +151,7 @@ def exit_reason(code: int) -> str:
 def restart_notice(restart: Restart) -> str:
     when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
     return (
-        f"node {restart.node} failed: {exit_reason(restart.code)}. Restarting it {when} "
+        f"node {restart.node} failed: {exit_reason(restart.code)}. Restarting the node {when} "
         f"(restart {restart.number} of {restart.most})"
     )
 
@@ -186,7 +186,7 @@ class NodeLogs(Closeable):
         except OSError as error:
             self.close()
             raise UserError(
-                f"cannot write {path}: {error.strerror} (--log-dir) [DPWA-E077]"
+                f"--log-dir: {path} cannot be written ({error.strerror}) [DPWA-E077]"
             ) from None
 
     def write(self, node: str, line: str) -> None:
@@ -226,7 +226,9 @@ class EngineName(str, enum.Enum):
 def launch(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND", help="The program to run and its arguments."),
+        typer.Argument(
+            metavar="COMMAND", help="The program that each node runs, and its arguments."
+        ),
     ],
     count: Annotated[
         int | None,
@@ -234,33 +236,42 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes in this file."),
+        typer.Option(
+            "-c", "--config", metavar="FILE", help="Start the nodes that this configuration lists."
+        ),
     ] = None,
     restart: Annotated[
         str,
         typer.Option(
             metavar="no|on-failure[:N]",
-            help=f"Restart a failed node at most N times, by default {DEFAULT_RESTARTS} times.",
+            help=f"Restart each failed node at most N times. By default, N is {DEFAULT_RESTARTS}.",
         ),
     ] = "no",
     spare: Annotated[
         bool,
         typer.Option(
-            "--spare", help="With --restart, keep a spare process that has imported torch already."
+            "--spare",
+            help="Keep a spare process, with torch imported, for the next restart (--restart).",
         ),
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start the nodes of this host. FILE lists all hosts."),
+        typer.Option(
+            metavar="FILE", help="Start the nodes of this host. FILE lists all hosts of the run."
+        ),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="Name of this host in the file of --nodes-from."),
+        typer.Option(
+            metavar="HOST", help="The name of this host in the list of hosts (--nodes-from)."
+        ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_PORT, help="With --nodes-from, first port on each host. Default: 20470."
+            min=1,
+            max=MAX_PORT,
+            help="First port of the nodes on each host (--nodes-from). The default is 20470.",
         ),
     ] = None,
     engine: Annotated[
@@ -269,7 +280,9 @@ def launch(
     ] = EngineName.local,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="CPU=1,...", help="With --engine ray, the resources of each node."),
+        typer.Option(
+            metavar="CPU=1,...", help="Resources that Ray reserves for each node (--engine ray)."
+        ),
     ] = None,
     log_dir: Annotated[
         Path | None,
@@ -495,8 +508,8 @@ def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchS
     nodes = load_config(config).nodes
     if not nodes:
         raise UserError(
-            f"{config}: expected nodes to start (the file has only `join`, so start each node with "
-            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)})"
+            f"{config}: expected nodes to start, but the file has only `join`. Start each node by "
+            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)}"
             " [DPWA-E004]"
         )
     _require_enough(count, len(nodes), config)

@@ -55,7 +55,7 @@ def plan(
             "-c",
             "--config",
             metavar="FILE",
-            help="Configuration with your settings. Without it, all settings are the defaults.",
+            help="Configuration with your settings. Without FILE, all settings have defaults.",
         ),
     ] = None,
     nodes: Annotated[
@@ -71,15 +71,22 @@ def plan(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="A file with the output of `dpwa bench link --json`."),
+        typer.Option(
+            metavar="FILE|-", help="File with the output of `dpwa bench link HOST --json`."
+        ),
     ] = None,
     latency_ms: Annotated[
         float | None,
-        typer.Option(metavar="MS", help="Without --link, round-trip time in milliseconds."),
+        typer.Option(
+            metavar="MS",
+            help="Round-trip time of the link in milliseconds, if --link is not given.",
+        ),
     ] = None,
     bandwidth_mbps: Annotated[
         float | None,
-        typer.Option(metavar="MBIT", help="Without --link, payload in 10^6 bits per second."),
+        typer.Option(
+            metavar="MBIT", help="Payload per second of the link in Mbit/s, if --link is not given."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,7 +109,7 @@ def plan(
     base = _config_of(config)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
-        raise UserError(f"{config}: expected at least 2 nodes. Give their number by -n [DPWA-E271]")
+        raise UserError(f"{config}: expected at least 2 nodes. Give the number with -n [DPWA-E271]")
     setting = Setting(_layout_of(parameters, dtype), count, step_ms / 1000, figures)
     rows = list(_rows(base, setting))
     if as_json:
@@ -149,7 +156,7 @@ def _link_of(
         return read_link(link)
     if latency_ms is None or bandwidth_mbps is None:
         raise UserError(
-            "expected the figures of the link: give --latency-ms and --bandwidth-mbps, or --link "
+            "expected a latency and a bandwidth. Give --latency-ms and --bandwidth-mbps, or --link "
             "FILE with the output of `dpwa bench link HOST --json` [DPWA-E262]"
         )
     _require_positive("--bandwidth-mbps", bandwidth_mbps)
@@ -273,7 +280,9 @@ def _show(base: Config, setting: Setting, rows: list[Row]) -> None:
         console.print("The table ignores the codecs of single nodes and links.")
     if (present := rows[0][1]).is_late:
         console.print(
-            screen.plain(f"All your fetches time out. Set timeout_ms to {present.timeout_ms}.")
+            screen.plain(
+                f"With your settings, all fetches time out. Set timeout_ms to {present.timeout_ms}."
+            )
         )
     cells = [_cells(change, cost) for change, cost in rows]
     console.print()

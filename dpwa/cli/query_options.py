@@ -33,8 +33,9 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run. The default is the run that `dpwa launch` started in "
-        "this folder, else the dpwa.yaml of this folder, else the newest run on this machine.",
+        help="The configuration of the run. Without this option, the command uses the run that "
+        "`dpwa launch` started in this folder, or the run of the dpwa.yaml in this folder. "
+        "Otherwise, the command uses the newest run on this machine.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -51,8 +52,8 @@ AsOption = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
-        help="If the run uses keys, the node whose secret key this command uses. The default is "
-        "the first node with a secret key in the folder `keys`.",
+        help="Use the secret key of node NAME, if the run uses keys. The default is the first node "
+        "that has a secret key in the folder `keys`.",
     ),
 ]
 IntervalOption = Annotated[
@@ -67,7 +68,7 @@ IntervalOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of the run logs.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder with the run logs.")]
 RunNumber = Annotated[
     int | None,
     typer.Option(
@@ -82,8 +83,8 @@ AtOption = Annotated[
     typer.Option(
         "--at",
         metavar="ADDRESS",
-        help="The address of any running node, such as 10.0.0.1:7000. This node reports on the "
-        "others. If the run uses keys, give the node's name, too (w1@10.0.0.1:7000), and -c.",
+        help="The address of any running node, such as 10.0.0.1:7000. This node reports on all "
+        "other nodes. If the run uses keys, also give the name (w1@10.0.0.1:7000) and -c.",
     ),
 ]
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_DIR", help="The folder of the run logs, or several folders."),
+        typer.Argument(
+            metavar="RUN_DIR",
+            help="The folder with the run logs of a run. The page compares several folders.",
+        ),
     ],
     out_dir: Annotated[
         Path | None,
@@ -28,7 +31,7 @@ def report(
             "-o",
             "--output",
             metavar="DIR",
-            help="The folder to write to. The default is RUN_DIR/report, or the folder "
+            help="The folder to write the page to. The default is RUN_DIR/report, or the folder "
             "`comparison` for several runs.",
         ),
     ] = None,
@@ -37,8 +40,8 @@ def report(
         float | None,
         typer.Option(
             metavar="L",
-            help="Compare the times until the nodes' mean loss is L. The default is the lowest "
-            "mean loss that all runs reached.",
+            help="Compare the times that the runs needed to reach a mean loss of L. The default is "
+            "the lowest mean loss that all runs reached.",
         ),
     ] = None,
     is_opened: Annotated[

@@ -122,7 +122,9 @@ def open_browser(address: str) -> None:
 def require_new(output: Path, *, force: bool) -> None:
     """Raise an error if a file exists, unless `force` is true. Call this before long work."""
     if not force and os.path.lexists(output):
-        raise UserError(f"{output}: already exists. Use --force to overwrite it [DPWA-E023]")
+        raise UserError(
+            f"{output}: the file already exists. Use --force to overwrite it [DPWA-E023]"
+        )
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
@@ -139,5 +141,7 @@ def write_new(output: Path, text: str, *, force: bool) -> None:
         with output.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror}) [DPWA-E024]") from None
+        raise UserError(
+            f"{output}: the file cannot be written ({error.strerror}) [DPWA-E024]"
+        ) from None
     typer.echo(f"{output}: written", err=True)

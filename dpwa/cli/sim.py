@@ -68,21 +68,23 @@ def sim(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A YAML file with a scenario, or the name of an included scenario.",
+            help="A YAML file with a scenario, or the name of a scenario that dpwa includes.",
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key of the scenario. Can be repeated."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the scenario. You can repeat this option.",
         ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="Simulate one run for each value of the key. If the option is repeated, simulate "
-            "one run for each combination.",
+            help="Simulate one run for each value of the key. If you repeat this option, each "
+            "combination of values is simulated.",
         ),
     ] = None,
     repeat: Annotated[
@@ -91,7 +93,7 @@ def sim(
             metavar="N",
             min=1,
             max=MAX_REPEATS,
-            help="Simulate each run N times, each time with the next seed.",
+            help="Simulate each run N times, with seeds that rise by 1.",
         ),
     ] = 1,
     processes: Annotated[
@@ -101,14 +103,14 @@ def sim(
             "--processes",
             metavar="N",
             min=1,
-            help="Number of runs to simulate at the same time. The default is one per core.",
+            help="Number of runs to simulate at the same time. The default is the number of cores.",
         ),
     ] = None,
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write files with samples, nodes and events to DIR."
+            "--out", metavar="DIR", help="Write the samples, nodes and events to files in DIR."
         ),
     ] = None,
     _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,

@@ -20,7 +20,7 @@ def calibrate(
             "-o",
             "--out",
             metavar="FILE",
-            help="File for the scenario. Without this option, the scenario is printed.",
+            help="File for the scenario. Without this option, the command prints the scenario.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,

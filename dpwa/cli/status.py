@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
-_NOT_THERE = tuple(health.value for health in ABSENT)  # these are not asked, whatever their score
+_NOT_THERE = tuple(health.value for health in ABSENT)  # nodes do not fetch from these
 _ENDED = tuple(health.value for health in HAVE_ENDED)
 _ABSENT = (*_NOT_THERE, "silent")
 _REFUSED = tuple(health.value for health in REFUSED)
@@ -126,7 +126,7 @@ def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
-    return "; ".join(parts)
+    return "\n".join(parts)
 
 
 def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
@@ -173,7 +173,7 @@ def _number(value: float | None, otherwise: str) -> str:
 def _peer(peer: PeerReport) -> str:
     """Return a peer's name with the score and the problem, if the peer has them."""
     if peer.heard_s is None:
-        return f"{peer.name} (never seen)"
+        return f"{peer.name} (no message from it yet)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
     if peer.health not in ("alive", "unknown"):
         remarks.append(peer.health.replace("_", " "))
@@ -181,7 +181,7 @@ def _peer(peer: PeerReport) -> str:
         ago = f"{screen.age(peer.heard_s)} ago"
         if peer.health in _ENDED:
             return f"{peer.name} ({peer.health} {ago})"
-        remarks.append(f"heard {ago}")
+        remarks.append(f"last message from it {ago}")
     return f"{peer.name} ({', '.join(remarks)})"
 
 
@@ -190,5 +190,5 @@ def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
     told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
     ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
-        return f". Its last message was {screen.age(min(ages))} ago"
-    return ". Its peers never saw it" if None in told else ""
+        return f". A peer last received a message from this node {screen.age(min(ages))} ago"
+    return ". No peer has received a message from this node" if None in told else ""

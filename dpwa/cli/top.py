@@ -100,7 +100,7 @@ def _show_once(watch: Watch, look: ViewChoices, *, as_json: bool) -> None:
         tried = ", ".join(
             f"{node.endpoint} ({node.problem or 'no answer in time'})" for node in view.nodes
         )
-        typer.echo(f"dpwa: no node answers. Tried {tried}", err=True)
+        typer.echo(f"dpwa: no node answers. The command asked {tried}", err=True)
         raise typer.Exit(exit_codes.UNREACHABLE)
 
 

@@ -158,7 +158,11 @@ def _list(
     told += [("v", "show all problems in full"), ("e", "show all events")]
     told += [("r", "reverse the order (the arrows, PgUp and PgDn scroll)")]
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values() if column.key]
-    told += [("X", "has stopped, or harms others"), ("!", "problem"), ("?", "has not answered yet")]
+    told += [
+        ("X", "node has stopped, or harms other nodes"),
+        ("!", "node has a problem"),
+        ("?", "node has not answered yet"),
+    ]
     keys = _hanging([(f"{key} ", text, "") for key, text in told], width)
     return "keys, and signs of nodes", keys
 
@@ -253,9 +257,11 @@ def _matters(rows: Sequence[NodeRow], width: int) -> list[Text]:
         if row.state == "finishing":
             finishing.setdefault(row.waits_for, []).append(row.name)
     for waits_for, names in finishing.items():
-        whom = f", waiting for {listing(waits_for, MAX_NAMES)}" if waits_for else ""
-        found.append((" ", f"finishing{whom}: {listing(names, MAX_NAMES)}"))
-    found += [(" ", f"{r.name}: clock and loss are from {r.through}") for r in rows if r.through]
+        whom = f" (waiting for {listing(waits_for, MAX_NAMES)})" if waits_for else ""
+        found.append((" ", f"finishing: {listing(names, MAX_NAMES)}{whom}"))
+    found += [
+        (" ", f"{r.name}: clock and loss as reported by {r.through}") for r in rows if r.through
+    ]
     found += [(" ", f"in sync: {', '.join(names)}") for names in groups(rows)]
     reasons: dict[str, list[str]] = {}
     for name, why in missing(rows).items():

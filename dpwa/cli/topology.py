@@ -28,7 +28,8 @@ def topology(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="Name of the topology. Without a name, list all topologies."
+            metavar="NAME",
+            help="Name of the topology. Without NAME, the command lists all topologies.",
         ),
     ] = None,
     nodes: Annotated[
@@ -38,7 +39,8 @@ def topology(
             "--nodes",
             min=1,
             max=MAX_NODES,
-            help=f"Number of nodes. The default is {DEFAULT_NODES}, or the number in the file.",
+            help=f"Number of nodes. The default is {DEFAULT_NODES}, or the number of nodes in the "
+            "configuration or file of edges.",
         ),
     ] = None,
     factor: Annotated[
@@ -81,7 +83,9 @@ def topology(
         chosen, names = _placed(chosen, options, nodes)
     else:
         if settings:
-            raise UserError("NAME: expected a topology, because --set sets its options [DPWA-E242]")
+            raise UserError(
+                "NAME: expected a topology, because --set sets options of a topology [DPWA-E242]"
+            )
         _list_all(nodes or DEFAULT_NODES, factor, as_json=as_json)
         return
     figures = figures_of(chosen, options, len(names), factor)
@@ -110,8 +114,8 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
     names = tuple(node.name for node in config.nodes)
     if not names:
         raise UserError(
-            f"{file}: expected nodes (the file has only `join`. Try `dpwa topology "
-            f"{config.topology} -n {DEFAULT_NODES}`) [DPWA-E004]"
+            f"{file}: expected nodes, but the file has only `join`. Try `dpwa topology "
+            f"{config.topology} -n {DEFAULT_NODES}` [DPWA-E004]"
         )
     if len(names) > MAX_NODES:
         raise UserError(
@@ -288,6 +292,6 @@ def _print_table(rows: Sequence[Sequence[str]], nodes: int, factor: float) -> No
     console = screen.console()
     title = f"{plural(nodes, 'node')}, factor {factor:g}"
     console.print(title, style="bold")
-    headings = ("topology", "degree", "gap", "rounds", "drawn", "a node fetches from")
+    headings = ("topology", "degree", "gap", "rounds", "picked", "a node fetches from")
     table = screen.table(headings, rows, console.width, right=range(1, 5), text=[5])
     console.print(table)

@@ -22,7 +22,12 @@ def _print_short(is_asked: bool) -> None:
 
 VersionOption = Annotated[
     bool,
-    typer.Option("--version", callback=_print_short, is_eager=True, help="Show the version."),
+    typer.Option(
+        "--version",
+        callback=_print_short,
+        is_eager=True,
+        help="Print the version of dpwa, and exit.",
+    ),
 ]
 
 

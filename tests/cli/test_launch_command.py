@@ -179,7 +179,7 @@ def test_a_stop_signal_reaches_the_nodes_as_it_came_and_stops_them_cleanly(
     _, errors = process.communicate(timeout=60)
     assert time.monotonic() - started < at_most(4)
     assert process.returncode == 130
-    hint = " (a second Ctrl-C kills them)" if number == signal.SIGINT else ""
+    hint = " (a second Ctrl-C kills the nodes)" if number == signal.SIGINT else ""
     assert errors == (
         f"dpwa launch: stopping w1, w2 with {number.name}{hint}\n"
         "dpwa launch: all nodes have stopped\n"
@@ -422,8 +422,8 @@ def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path)
     done = launch("-c", str(file), "--", "python", "train.py")
     assert done.returncode == 2
     assert without_codes(done.stderr) == (
-        f"dpwa: {file}: expected nodes to start (the file has only `join`, so start each node with "
-        f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py)\n"
+        f"dpwa: {file}: expected nodes to start, but the file has only `join`. Start each node by "
+        f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py\n"
     )
 
 

@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each():
 
 def test_present_settings_that_time_out_are_told_and_others_get_the_time_they_need(config):
     large = ("-c", config, "--parameters", "10M", "--step-ms", "100", *THIN)
-    assert "All your fetches time out. Set timeout_ms to 12100." in plan(*large).stdout
+    assert "all fetches time out. Set timeout_ms to 12100." in plan(*large).stdout
     (choice,) = [c for c in planned(*large)["alone"] if c["changes"].get("codec") == "bf16"]
     assert choice["changes"]["timeout_ms"] == 6100
     assert not choice["is_late"]
@@ -105,8 +105,8 @@ def test_wrong_usage_is_told(arguments, text):
 @pytest.mark.parametrize(
     ("link", "text"),
     [
-        ((), "expected the figures of the link: give --latency-ms and --bandwidth-mbps"),
-        (("--latency-ms", "1"), "expected the figures of the link"),
+        ((), "expected a latency and a bandwidth. Give --latency-ms and --bandwidth-mbps"),
+        (("--latency-ms", "1"), "expected a latency and a bandwidth"),
         (("--link", "a.json", "--latency-ms", "1"), "expected either --link, or --latency-ms"),
         (("--link", "/no/such.json"), "--link /no/such.json: cannot be read"),
         (("--link", __file__), "expected the output of `dpwa bench link HOST --json`"),

@@ -155,9 +155,9 @@ def test_a_peer_that_never_started_is_told_as_such_and_has_no_score(config, file
         _, nodes = rows(file)
         table = status(file).stdout
     assert nodes["w1"]["peers"][0]["heard_s"] is None
-    assert "w2 (never seen)" in table
+    assert "w2 (no message from it yet)" in table
     assert "1000" not in table
-    assert table.splitlines()[-1].endswith(". Its peers never saw it")
+    assert table.splitlines()[-1].endswith(". No peer has received a message from this node")
 
 
 def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
@@ -169,7 +169,9 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         examined = run_dpwa("doctor", "-c", file)
     assert re.search(r"w2 \(finished \d+ s ago\)", result.stdout)
     assert re.search(
-        r"w2: has finished\. Its last message was \d+ s ago$", result.stdout, re.MULTILINE
+        r"w2: has finished\. A peer last received a message from this node \d+ s ago$",
+        result.stdout,
+        re.MULTILINE,
     )
     assert examined.stdout == "w2 has finished\n1 of 2 nodes answer, no problems\n"
     assert (result.exit_code, examined.exit_code) == (0, 0)
@@ -179,8 +181,11 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     ("peer", "shown"),
     [
         ({"score": 900, "health": "alive", "heard_s": 1.0}, "w2 (900)"),
-        ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (never seen)"),
-        ({"score": 9, "health": "silent", "heard_s": 130.2}, "w2 (9, silent, heard 2 min ago)"),
+        ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (no message from it yet)"),
+        (
+            {"score": 9, "health": "silent", "heard_s": 130.2},
+            "w2 (9, silent, last message from it 2 min ago)",
+        ),
         (
             {
                 "score": 9,
@@ -188,7 +193,7 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
                 "problem": "the connection was lost",
                 "heard_s": 5,
             },
-            "w2 (unreachable, heard 5 s ago)",
+            "w2 (unreachable, last message from it 5 s ago)",
         ),
         ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),
         ({"score": 1000, "health": "unreachable"}, "w2 (unreachable)"),  # of an older node
@@ -238,7 +243,7 @@ def test_at_40_columns_no_word_is_broken(config, file):
         text = status(file, environment={"COLUMNS": "40"}).stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= 40
-    assert "w2 (never seen)" in " ".join(text.split())
+    assert "w2 (no message from it yet)" in " ".join(text.split())
     assert "clock 0, steps 0, loss -, version 0, merges 0" in " ".join(text.split())
 
 
@@ -277,7 +282,7 @@ def test_it_says_who_keeps_pace(config, file):
     net = torch.nn.Linear(1, 1)
     with dpwa.connect(net, torch.optim.SGD(net.parameters()), name="w1", config=config) as one:
         one.update_send()
-        assert "algorithm together; in sync w1" in status(file).stdout
+        assert "algorithm together\nin sync w1" in status(file).stdout
 
 
 def test_a_diverged_loss_is_valid_json(config, file):

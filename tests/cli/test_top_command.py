@@ -165,7 +165,7 @@ def test_an_address_where_nobody_answers_ends_with_one_clear_message():
     assert (result.exit_code, result.stdout) == (3, "")
     where = f"tcp://127.0.0.1:{port}"
     assert without_codes(result.stderr) == (
-        f"dpwa: no node answers. Tried {where} (nothing answers at {where})\n"
+        f"dpwa: no node answers. The command asked {where} (nothing answers at {where})\n"
     )
     result = run_dpwa("top", "--at", f"127.0.0.1:{port}", "--once", "--json")
     assert result.exit_code == 3
@@ -244,8 +244,8 @@ def test_who_finishes_and_for_whom_it_waits_stands_below_the_table_and_checkpoin
     for screen in screens:
         lines = [line.plain for line in screen]
         assert lines[0].startswith("dpwa top  3 nodes, 3 finishing")
-        assert "  finishing, waiting for w2, w3: w1, w4" in lines
-        assert "  finishing, waiting for w2: w5" in lines
+        assert "  finishing: w1, w4 (waiting for w2, w3)" in lines
+        assert "  finishing: w5 (waiting for w2)" in lines
         assert any("left" in line for line in lines)
         assert not any("checkpoint" in line for line in lines)
     page = screen_of(shown, ViewChoices(page="events"), 80, 40)

@@ -76,7 +76,7 @@ def test_the_table_has_degree_gap_and_rounds():
     assert result.stderr == ""
     title, headings, row = result.stdout.splitlines()
     assert title == "4 nodes, factor 0.5"
-    assert headings.split()[:5] == ["topology", "degree", "gap", "rounds", "drawn"]
+    assert headings.split()[:5] == ["topology", "degree", "gap", "rounds", "picked"]
     assert row.split()[:5] == ["ring", "2", "0.5", "10", "17"]
 
 

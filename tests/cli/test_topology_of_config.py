@@ -41,7 +41,8 @@ def test_a_file_without_nodes_is_a_mistake_that_says_what_to_do(file: Path) -> N
     file.write_text("join: []\ntopology: ring\n")
     result = run_dpwa("topology", "-c", file)
     expected = (
-        f"dpwa: {file}: expected nodes (the file has only `join`. Try `dpwa topology ring -n 8`) "
+        f"dpwa: {file}: expected nodes, but the file has only `join`. "
+        "Try `dpwa topology ring -n 8` "
         "[DPWA-E004]\n"
     )
     assert (result.exit_code, result.stderr) == (2, expected)

@@ -78,7 +78,7 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
     assert result.exit_code == 2
     assert (
         result.stderr
-        == f"dpwa: {written}: already exists. Use --force to overwrite it [DPWA-E023]\n"
+        == f"dpwa: {written}: the file already exists. Use --force to overwrite it [DPWA-E023]\n"
     )
     assert written.read_text() == before
     assert run("init", "-n", "1", "-o", str(written), "--force").exit_code == 0
@@ -90,10 +90,10 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
     [
         (
             ["--base-port", "65535"],
-            "expected ports up to 65535 (the last of 4 nodes would use 65538)",
+            "--base-port: expected ports up to 65535 (the last of 4 nodes would get 65538)",
         ),
         (["--host", "a:1"], "--host: expected a host name or IP address, without a port (got a:1)"),
-        (["-o", "/nowhere/run.yaml"], "/nowhere/run.yaml: cannot be written (No such file or dir"),
+        (["-o", "/nowhere/run.yaml"], "/nowhere/run.yaml: the file cannot be written (No such"),
         (["-n", "0"], "Invalid value"),
     ],
 )
@@ -145,7 +145,7 @@ def test_show_says_where_the_cluster_is_found(written: Path) -> None:
     nobody = run("show", "--where")
     assert (nobody.exit_code, nobody.stderr) == (
         2,
-        "dpwa: found neither the name of this node nor its peers in these places [DPWA-E038]\n",
+        "dpwa: found neither the name of this node nor its peers in the places above [DPWA-E038]\n",
     )
     assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
 
@@ -155,14 +155,15 @@ def test_a_file_is_named_as_with_other_commands_too(written: Path, verb: str) ->
     assert run(verb, "-c", str(written)) == run(verb, str(written))
     twice = run(verb, "-c", str(written), str(written))
     assert (twice.exit_code, twice.stdout) == (2, "")
-    assert "expected FILE only once" in twice.stderr
+    assert "expected either the argument FILE or" in twice.stderr
     if verb == "check":
         assert "expected a FILE" in run(verb).stderr
 
 
 def test_show_wants_a_file() -> None:
     shown = run("show")
-    assert (shown.exit_code, shown.stderr) == (2, "dpwa: expected a FILE, or --where [DPWA-E029]\n")
+    told = "dpwa: expected a FILE, or the option --where [DPWA-E029]\n"
+    assert (shown.exit_code, shown.stderr) == (2, told)
 
 
 def test_schema_describes_every_key_and_both_forms() -> None:

@@ -132,5 +132,5 @@ def test_nodes_of_two_hosts_merge_and_one_that_is_killed_comes_back(tmp_path: Pa
             process.communicate()
     assert [process.returncode for process in started] == [0, 0], said
     assert "w1 | met\n" in said[0]
-    assert "node w2 failed: ended by SIGKILL. Restarting it" in said[1]
+    assert "node w2 failed: ended by SIGKILL. Restarting the node" in said[1]
     assert "w2 | life 2\nw2 | met\n" in said[1]

@@ -85,7 +85,7 @@ def test_a_killed_node_or_worker_comes_back_and_is_merged_again(
     command = (sys.executable, str(KILLED_ONCE), str(tmp_path), victim)
     done = launch_on_ray(*options, "--", *command)
     assert done.returncode == 0, done.stdout + done.stderr
-    notice = "node w2 failed: ended by SIGKILL. Restarting it in 1 s (restart 1 of 1)"
+    notice = "node w2 failed: ended by SIGKILL. Restarting the node in 1 s (restart 1 of 1)"
     assert f"dpwa launch: {notice}" in done.stderr.splitlines()
     assert ("the Ray worker of w2 has died: The actor is dead" in done.stderr) == (
         victim == "parent"
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_all_nodes_and_gives_their_room_back(
     assert time.monotonic() - began < at_most(8)
     assert process.returncode == 130
     first, last = notes(errors.splitlines())
-    said = r"dpwa launch: stopping w\d, w\d with SIGINT \(a second Ctrl-C kills them\)"
+    said = r"dpwa launch: stopping w\d, w\d with SIGINT \(a second Ctrl-C kills the nodes\)"
     assert re.fullmatch(said, first)
     assert last == "dpwa launch: all nodes have stopped"
     assert_gone(*pids)
