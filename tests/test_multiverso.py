@@ -59,7 +59,7 @@ def test_without_a_list_of_nodes_workers_have_no_numbers():
     mv.init(name="w1", config={"join": [], "initial_state": "own"})
     try:
         for numbered in (mv.workers_num, mv.worker_id, mv.server_id):
-            with pytest.raises(UserError, match="numbered in the order of `nodes`"):
+            with pytest.raises(UserError, match="position in `nodes`"):
                 numbered()
         assert mv.is_master_worker()
     finally:
@@ -217,7 +217,7 @@ def test_the_parameters_of_any_model_are_kept_in_step_by_a_subclass(alone):
     ],
 )
 def test_nothing_works_before_init(call):
-    with pytest.raises(UserError, match=r"call dpwa\.multiverso\.init first"):
+    with pytest.raises(UserError, match=r"Call dpwa\.multiverso\.init\(\) first"):
         call()
 
 
@@ -233,7 +233,7 @@ def test_nothing_works_after_shutdown():
     mv.shutdown()
     with pytest.raises(ClosedError):
         table.get()
-    with pytest.raises(UserError, match="init first"):
+    with pytest.raises(UserError, match=r"init\(\) first"):
         mv.barrier()
     mv.init(name="w1", config=config_of(1))
     assert mv.ArrayTableHandler(3).get().tolist() == [0, 0, 0]
