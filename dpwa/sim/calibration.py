@@ -58,7 +58,7 @@ class ObservedNode:
 
     @property
     def jitter_s2(self) -> float:
-        """Variance of the step times in square seconds: half of their mean squared change.
+        """Variance of step times in s^2, as half the mean squared difference of successive steps.
 
         J. von Neumann, Distribution of the Ratio of the Mean Square Successive Difference to the
         Variance (1941). Steps that steadily become slower do not count as jitter.
@@ -68,7 +68,7 @@ class ObservedNode:
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """All nodes of a run, in the order of the simulation, with the nodes of a group in a row."""
+    """The measurements of all nodes of a real run. Nodes of a group follow each other."""
 
     nodes: tuple[ObservedNode, ...]
     settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
@@ -153,7 +153,7 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
 
 
 def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
-    """Return the observations since the last node began, if that time is long enough.
+    """Return each node's measurements, if possible only those after all nodes had begun.
 
     Before that moment, fewer nodes shared the links.
     """
@@ -172,7 +172,7 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
 
 
 def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
-    """Return the observations of a node since a moment, or `None` after too few steps."""
+    """Return a node's measurements after the time `since`, or `None` if it took too few steps."""
     rows = since_restart(log.rows)
     steps = _steps_of(rows)
     begun, rising = np.flatnonzero(steps > 0), _rising(steps)
@@ -251,7 +251,7 @@ def fit(run: ObservedRun) -> Fit:
 
 
 def _answer_s(seconds: float, fetches: float) -> float:
-    """Return the mean seconds from request to answer, or 0 without fetches."""
+    """Return the mean seconds between the request and answer of a fetch, or 0 without fetches."""
     return seconds / fetches if fetches else 0.0
 
 
@@ -275,7 +275,7 @@ Settings = dict[str, Any]
 
 
 def scenario_of(run: ObservedRun, fit: Fit) -> Settings:
-    """Return a scenario as plain values, for `load_scenario`."""
+    """Return the scenario of a fitted run as plain Python values, for `load_scenario`."""
     found: Settings = {"nodes": len(run.nodes), "seconds": _rounded(run.seconds), "detail": "nodes"}
     if fit.model_mb is not None:
         found["model_mb"] = _rounded(fit.model_mb)
@@ -352,7 +352,7 @@ _COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
 
 @dataclass(frozen=True)
 class Simulated:
-    """The results of a simulation of the run, comparable with the figures of the real run."""
+    """The figures of a simulated run, for comparison with the same figures of the real run."""
 
     answer_s: float  # mean, from a request to its answer
     stream_s: float  # mean, of a stream
@@ -363,7 +363,7 @@ class Simulated:
 
 
 def simulated(run: ObservedRun, fit: Fit) -> Simulated:
-    """Simulate a part of the run, and measure the same figures as in the real run."""
+    """Simulate a part of the run with a fit, and return figures like those of the real run."""
     from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
@@ -393,7 +393,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
 
 
 def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
-    """Return a fit whose simulation is closest to the real run, and the simulated results."""
+    """Fit latency and bandwidth by repeated simulation. Return the best fit and its simulation."""
     round_s = (run.total("train_s") + run.total("wait_s")) / run.total("steps")
     tried: list[tuple[float, Fit, Simulated]] = []
     next_fit = fit
@@ -416,7 +416,7 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
 
 
 def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
-    """Return the ratio of simulated to real stream times, and the missing seconds of fetches.
+    """Return simulated/real stream time, and the seconds by which a simulated fetch is too short.
 
     The trainer also waits for other threads, which only its waiting time shows. If it hardly waits,
     the times of answers are compared instead.
@@ -445,7 +445,7 @@ class Calibration:
         return scenario_of(self.run, self.fit)
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes about the run, its simulation, and unknown values."""
+        """Yield remarks for users about the run, the simulated figures and unmeasured values."""
         run, found = self.run, self.simulated
         yield f"{duration(run.seconds)} of {len(run.nodes)} nodes on {plural(run.hosts, 'host')}"
         if found is None:

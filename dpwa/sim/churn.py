@@ -25,7 +25,7 @@ TraceLine = tuple[float, int, str]
 
 
 def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
-    """Return the events in order of time: second, index of the node, and one of `EVENTS`.
+    """Read a trace. Return its events by time, as (seconds, node index, one of `EVENTS`).
 
     Raises ConfigError with all mistakes and their lines if the file cannot be read, or has
     mistakes.
@@ -101,7 +101,7 @@ _KILL_ANY = -1  # in place of an index: kill a random living node
 
 
 class _Living:
-    """The set of living nodes, with random picks in constant time."""
+    """A set of living nodes from which a random node can be picked in constant time."""
 
     def __init__(self) -> None:
         self._nodes: list[int] = []
@@ -128,7 +128,7 @@ class _Living:
 
 
 def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
-    """Yield the changes of nodes, in order of time, without end if nodes are killed forever.
+    """Yield node changes in order of time. They never end if nodes are killed and return forever.
 
     No dead node is killed, and no living node starts. If the first line of a node in the trace is a
     start, the node starts then. All other nodes start within `start_spread_s`.

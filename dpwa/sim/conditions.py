@@ -37,7 +37,7 @@ class _Period:
 
 
 class Conditions:
-    """The conditions of a run. They depend on the scenario's seed, and not on the engine.
+    """The step times, links and failures of a run. They depend on the seed, but not on the engine.
 
     Nodes are identified by their indices, from 0 on. Nodes of a site have consecutive numbers.
     """
@@ -122,7 +122,7 @@ class Conditions:
         return max(network.latency_ms, far_ms) / 1000.0
 
     def latencies_s(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
-        """Return the latencies between several pairs of nodes in seconds, shape (K,)."""
+        """Return the latency in seconds between nodes `a[k]` and `b[k]` for each k, shape (K,)."""
         network = self._scenario.network
         is_far = self.site_of[a] != self.site_of[b]
         far, near = network.between_sites_latency_ms, network.latency_ms
@@ -141,7 +141,7 @@ class Conditions:
         return taken_s
 
     def mean_delay_s(self, latency_s: Floats) -> Floats:
-        """Return the mean message delays for given latencies, shape (K,)."""
+        """Return the mean message delay for each latency in seconds, shape (K,)."""
         network = self._scenario.network
         lost = network.loss / (1.0 - network.loss)
         return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
@@ -154,7 +154,7 @@ class Conditions:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
-        """Return the times of partitions with the isolated nodes. `None` ends a partition."""
+        """Return times of partition changes, each with the isolated nodes, or `None` at an end."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
         ends = [(p.ends_s, None) for p in self._partitions]
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
@@ -175,7 +175,7 @@ class Conditions:
         return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
 
     def _jitter(self, node: int, update: int) -> float:
-        """Return the random factor for the time of one step. Factors of later steps are cached."""
+        """Return the random factor of a node's step time at `update`. Later factors are cached."""
         block, within = divmod(update, JITTER_BLOCK)
         known = self._jitters.get(node)
         if known is None or known[0] != block:
@@ -201,7 +201,7 @@ def _usual_step_s(compute: ComputeSpec) -> float:
 
 
 def _own_work_s(scenario: Scenario, merges: float) -> float:
-    """Return a node's mean seconds of work in a round with `merges` merges, without its step."""
+    """Return a node's mean seconds in a round with `merges` merges, without its training step."""
     costs = scenario.costs
     per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
     return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0

@@ -42,7 +42,7 @@ class FairLinks:
         self._share(transfer)
 
     def end_transfer(self, transfer: Transfer) -> None:
-        """End a transfer, and give its share to others. Its `left` bytes were not sent."""
+        """End a transfer, and give its share to other transfers. Its `left` bytes were not sent."""
         self._leave(transfer)
         self._share(transfer)
 
@@ -70,7 +70,7 @@ class FairLinks:
         self._go_on(transfer, 0.0)
 
     def _share(self, changed: Transfer) -> None:
-        """Update the shares of all transfers that share a link with this transfer."""
+        """Update the rates of all transfers that use a link of the transfer `changed`."""
         affected = dict.fromkeys(t for link in changed.links for t in self._on.get(link, ()))
         for transfer in affected:
             rate = min(limit / len(self._on[link]) for link, limit in transfer.links.items())

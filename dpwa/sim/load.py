@@ -75,7 +75,7 @@ def scenario_keys() -> tuple[str, ...]:
 
 
 def _run_spec(document: Document) -> RunSpec | None:
-    """Return the run, or add all mistakes to the document and return `None`."""
+    """Return the run that a document describes, or note its mistakes and return `None`."""
     values = document.values
     for key in _MAPPINGS:  # an empty key counts as left out
         if values.get(key, 0) is None:
@@ -107,7 +107,7 @@ def _task_options(name: str, document: Document) -> StrictModel | None:
 
 
 def _config(scenario: Scenario | None, document: Document) -> Config | None:
-    """Return the ordinary settings, with nodes, or `None` if some are wrong."""
+    """Return the configuration of the simulated nodes, or `None` if some settings are wrong."""
     values, others = document.values, {*scenario_keys(), *OF_REAL_RUNS}
     sized = scenario or _sized(values.get("nodes"))
     if sized is None:  # without a number of nodes, links and topologies cannot be checked
@@ -145,7 +145,7 @@ def _with_trace(scenario: Scenario, document: Document) -> Scenario:
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:
-    """Return the run with the nodes of each site as a group, for algorithms with groups."""
+    """Return the run with each node's site as its group, for algorithms with groups."""
     if not spec.scenario.network.sites:
         return spec
     conditions = Conditions(spec)
@@ -163,7 +163,7 @@ def host_of(index: int) -> str:
 
 
 def _override(document: Document, key: str, value: object) -> None:
-    """Write a value at a path such as `compute.stragglers.0.slower`."""
+    """Set a value in the document at a key path such as `compute.stragglers.0.slower`."""
     loc: Loc = ()
     for step in key.split("."):
         items = document.at(loc)
@@ -187,7 +187,7 @@ def _override(document: Document, key: str, value: object) -> None:
 
 
 def impossible(scenario: Scenario) -> Iterator[Clash]:
-    """Yield the reasons why a scenario is impossible, endless or useless."""
+    """Yield the mistakes of a scenario that is impossible, endless or without effect."""
     yield from _end(scenario)
     yield from _engine(scenario)
     yield from _target(scenario)

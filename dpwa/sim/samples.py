@@ -175,14 +175,14 @@ class RunRecorder:
         return not self.is_reached and self.is_wanted()
 
     def is_wanted(self) -> bool:
-        """Return whether the run should continue. Calls `watch` from time to time."""
+        """Return whether the caller wants to continue the run. Calls `watch` from time to time."""
         now = time.monotonic()
         if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
             self._ask(self.samples[-1])
         return not self.was_stopped
 
     def take_last_sample(self, moment: Moment) -> tuple[Sample, ...]:
-        """Take the final sample unless this moment has a sample, and return all samples."""
+        """Take a sample at the end of the run, if none exists for that time. Return all samples."""
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
             self._take(self._sample(moment, needs_accuracy=True))
@@ -191,7 +191,7 @@ class RunRecorder:
         return tuple(self.samples)
 
     def _position(self, moment: Moment) -> float:
-        """Return the progress of the run, in samples, or in rounds if its length is unknown."""
+        """Return the progress from 0 to `SAMPLES`, or the round if the run's length is unknown."""
         shares = []
         if self._rounds is not None:
             shares.append(moment.round / self._rounds)

@@ -11,7 +11,7 @@ from dpwa.sim.scenario import MAX_WHOLE_NODES, RunSpec, Scenario
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Check that the libraries of a scenario are installed, as far as is known before the run."""
+    """Import the engine for whole nodes if a scenario surely needs it, to check its libraries."""
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         import dpwa.sim.nodes.engine  # noqa: F401
 
@@ -36,7 +36,7 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
 
 
 def _as_arrays(spec: RunSpec) -> ArrayRounds | None:
-    """Return the run as arrays, or `None` if the run needs whole nodes. See `Scenario.detail`."""
+    """Return an array simulation, or `None` if the run needs whole nodes. See `Scenario.detail`."""
     scenario = spec.scenario
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         return None

@@ -45,7 +45,7 @@ class TrainingTask(Protocol):
         ...
 
     def starts(self) -> Floats:
-        """Return the initial parameters, shape (N, D). With training, all nodes start equal."""
+        """Return the initial parameters, shape (N, D). If the task has training, rows are equal."""
         ...
 
     def step(self, x: Floats, nodes: Integers) -> Floats | None:
@@ -61,7 +61,7 @@ class TrainingTask(Protocol):
         ...
 
     def evaluate(self, mean: Floats) -> tuple[float | None, float | None]:
-        """Return loss and accuracy of one model of shape (D,). A missing value is `None`."""
+        """Return loss and accuracy of the parameters `mean`, shape (D,), or `None` if undefined."""
         ...
 
 
@@ -270,7 +270,7 @@ class Digits:
         return batch
 
     def _deal(self) -> tuple[Integers, Integers, Integers]:
-        """Return the first example index and example count of each node, and all examples."""
+        """Return each node's offset and count in the list of dealt examples, and this list."""
         examples, nodes = len(self._labels), self._nodes
         if not self._options.private:
             return np.zeros(nodes, np.int64), np.full(nodes, examples), np.arange(examples)

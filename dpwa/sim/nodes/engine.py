@@ -108,7 +108,7 @@ class NodesRun:
         return self.end_run(was_interrupted=was_interrupted)
 
     def plan_events(self) -> None:
-        """Plan the events. They happen while the network runs."""
+        """Schedule the partitions, the node changes and the progress checks of the run."""
         for time_s, nodes in self._conditions.partition_changes():
             self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
         self._plan_next_change()
@@ -182,7 +182,7 @@ class NodesRun:
         self.network.call_later(self._look_every_s, self._look)
 
     def _is_over(self) -> bool:
-        """Return whether all living nodes have taken all updates, and no node will start."""
+        """Return whether all living nodes have done their updates, and no other node will start."""
         living = [node for node in self.nodes if node.lives_now]
         have_come = all(node.lives for node in self.nodes)
         return all(node.is_done for node in living) and (
@@ -223,7 +223,7 @@ class NodesRun:
     def work(
         self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
     ) -> None:
-        """Run the training loop of one node, as a program with a connection would."""
+        """Run the training loop of one node, as a real training script would."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
@@ -235,7 +235,7 @@ class NodesRun:
     def update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
-        """Take one update: publish, train a step, and wait for the fetch."""
+        """Simulate one update of a node, with its publish, training step, fetch and merge."""
         began, figures = runtime.now(), training.rounds.figures
         if self._publish_s:
             with figures.doing(Activity.PUBLISH):
@@ -265,7 +265,7 @@ class NodesRun:
         return None if losses is None else float(losses[0])
 
     def _keep_pace(self, node: SimulatedNode) -> None:
-        """In lockstep mode, wait until all nodes have finished the round."""
+        """In lockstep mode, wait until all training nodes have finished this node's round."""
         if self._is_lockstep:
             self._pass_turns()
             while node.advanced is not None and node.pace > self._pace:
@@ -276,7 +276,7 @@ class NodesRun:
         return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
 
     def _pass_turns(self) -> None:
-        """Wake the waiting nodes if the slowest node's round has changed."""
+        """In lockstep mode, wake waiting nodes if the slowest node has reached a new round."""
         before, self._pace = self._pace, self._slowest() if self._is_lockstep else 0
         for node in self.nodes if self._pace != before else ():
             if node.advanced is not None:
@@ -343,7 +343,7 @@ class NodesRun:
 
 
 class ConditionLinks:
-    """The links of a scenario, by the names of its nodes. `rng` is for jitter and losses."""
+    """Gives the latency and rates of links between named nodes. `rng` is for jitter and losses."""
 
     def __init__(self, conditions: Conditions, rng: random.Random) -> None:
         self._conditions = conditions
@@ -391,7 +391,7 @@ def only_errors() -> Iterator[None]:
 
 
 class SimulatedNode:
-    """One simulated node, with all processes that it has run."""
+    """A simulated node, with its current process and its figures over all its processes."""
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class VirtualRuntime:
-    """One simulated process on one host, until it ends."""
+    """The runtime of one simulated process, with a virtual clock, threads and sockets."""
 
     def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
         self.bytes_scale = tcp.scale
@@ -116,7 +116,7 @@ class VirtualRuntime:
         self._threads.clear()
 
     def pass_by(self, seconds: float) -> None:
-        """Advance the clock only for the cleanup of this dead process."""
+        """Advance only this dead process's clock, as if its cleanup had waited."""
         self._passed_by_s += seconds
 
     def _now_of_dead(self) -> float:
@@ -124,7 +124,7 @@ class VirtualRuntime:
 
 
 class Sleeper:
-    """One wait of one greenlet."""
+    """One wait of a greenlet, which ends at `wake` or after a timeout."""
 
     __slots__ = ("_greenlet", "_is_over", "_is_woken", "_runtime")
 
@@ -244,7 +244,7 @@ class VirtualEvent(threading.Event):
 
 
 class VirtualCondition(Condition):
-    """A condition of greenlets. Its lock does nothing, because no greenlet holds it and waits."""
+    """A greenlet condition variable. No greenlet waits with the lock, so the lock does nothing."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime
@@ -313,7 +313,7 @@ class VirtualWaker(Waker):
 
 
 class VirtualQueue:
-    """A queue of greenlets, like `queue.SimpleQueue`."""
+    """A queue between greenlets, like `queue.SimpleQueue`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime

@@ -49,7 +49,7 @@ class Traffic:
 
 
 class VirtualTcp:
-    """All connections and listeners. A byte of a lent frame is `scale` bytes on the wire."""
+    """The virtual TCP network. A byte of a lent frame counts as `scale` bytes on the wire."""
 
     def __init__(self, network: VirtualNetwork, model: LinkModel, scale: float = 1.0) -> None:
         self.network = network
@@ -69,7 +69,7 @@ class VirtualTcp:
         return self.model.may_connect(client, server) and not self.network.is_cut(client, server)
 
     def connected(self, dealer: DealerSocket, router: RouterSocket) -> TcpConnection:
-        """Return a new connection whose handshake is complete."""
+        """Return a new connection after its handshake, and count the handshake's traffic."""
         self._numbers += 1
         connection = TcpConnection(self, self._numbers, dealer, router)
         self._connections[connection.number] = connection
@@ -289,7 +289,7 @@ class TcpConnection:
 
 
 class LinkModel(Protocol):
-    """The properties of links between nodes, by node names."""
+    """The latencies, rates and reachability of nodes for `VirtualTcp`, by node names."""
 
     def delay_s(self, sender: str, to: str) -> float:
         """Return a random one-way delay of a message, without the time for its bytes."""

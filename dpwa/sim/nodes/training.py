@@ -1,4 +1,4 @@
-"""Gossip training of one simulated node on a parameter array, as an adapter does.
+"""Merge the parameter array of a simulated node with peers, as an adapter does for a module.
 
 Copying and checking a hundred megabytes at each step of each node would take minutes. So a snapshot
 has fewer bytes, but the same number of pieces, and each piece counts on the wire like a real piece
@@ -42,7 +42,7 @@ class ScaledModel(ArrayModel):
 
 
 class ArrayTraining:
-    """Gossips one node's values `x`, shape (D,), as an adapter does with a module."""
+    """Publishes and merges one node's values `x`, shape (D,), like an adapter with a module."""
 
     def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         self.rounds = connection.node.rounds
@@ -55,7 +55,7 @@ class ArrayTraining:
         self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
-        """Adopt the state of peers if the peers already train. Return whether the peers do."""
+        """Adopt the state of peers if they already train. Return whether a state was adopted."""
         layout = self._model.layout
         image = Target("values", layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
         return self._states.start(image) is not None
@@ -74,7 +74,7 @@ class ArrayTraining:
         self._states.copy_if_due(self._capture)
 
     def average(self, before: Floats) -> None:
-        """Average the step since `before` with other nodes, if the algorithm averages gradients."""
+        """Average the change since `before` with peers, if the algorithm averages gradients."""
         if self._paced is None:
             return
         x = self._model.array
@@ -130,7 +130,7 @@ class ScaledLayout(Layout):
 
 @dataclass(frozen=True)
 class ScaledSnapshots:
-    """The layout and scale of the snapshots of a run."""
+    """The layout of a run's simulated snapshots, and their scale relative to real snapshots."""
 
     layout: ScaledLayout
     scale: float  # bytes on the wire for each byte of the snapshot

@@ -45,7 +45,7 @@ class VirtualFrame:
         self._address = address
 
     def get(self, key: int | str) -> int | str:
-        """Return the connection of the frame, or the address of the other end."""
+        """Return the connection's descriptor (`SRCFD`) or the remote address (`Peer-Address`)."""
         if key == SRCFD and self._descriptor >= 0:
             return self._descriptor
         if key == "Peer-Address" and self._address:
@@ -227,11 +227,11 @@ class PairSocket(VirtualSocket):
         self._early: list[list[bytes]] = []
 
     def bind(self, endpoint: str) -> None:
-        """Bind, and connect to a socket that has already connected to this endpoint."""
+        """Bind, and pair with a socket that has already connected to this endpoint, if any."""
         self._meet(endpoint)
 
     def connect(self, endpoint: str) -> None:
-        """Connect to the socket that is bound to the endpoint, now or later."""
+        """Pair with the socket that is bound to the endpoint, or that will bind to it later."""
         self._meet(endpoint)
 
     def _meet(self, endpoint: str) -> None:
@@ -439,7 +439,7 @@ class DealerSocket(VirtualSocket):
 
 
 def _message(frames: list[bytes], scale: float, receipt: VirtualReceipt) -> WireMessage:
-    """Return a message. A byte of its last frame counts as `scale` bytes on the wire."""
+    """Make a message from frames. A byte of the last frame counts as `scale` bytes on the wire."""
     *first, last = map(len, frames)
     return WireMessage(frames, wire_bytes([*first, int(last * scale)]), receipt)
 

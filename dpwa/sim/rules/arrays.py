@@ -1,4 +1,4 @@
-"""Gossip pulls in lockstep for all nodes at once: x += f * (x[peers] - x) on one array.
+"""Simulate lockstep gossip of all nodes at once, as x += f * (x[peers] - x) on one array.
 
 This is exact for `algorithm: gossip` if all nodes are always present, can reach each other, and no
 fetch times out. Then all peers keep the same score, so flow control picks each with the same
@@ -197,7 +197,7 @@ class ArrayRounds:
 
 
 def part_of(fraction: float, turn: int, dimension: int) -> slice:
-    """Return the slice of parameters in a fetch. With a fraction, the parts take turns."""
+    """Return the slice of parameters that a round fetches. Rounds fetch the slices in turn."""
     parts = min(dimension, math.ceil(1 / fraction))
     index = turn % parts
     return slice(dimension * index // parts, dimension * (index + 1) // parts)
@@ -231,7 +231,7 @@ class NeighbourDraws:
         return asking, flat[(first + position)[asking]]
 
     def _at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
-        """Return each node's offset, its number of neighbours, and the list of all neighbours."""
+        """Return offsets and counts into a flat list of all nodes' neighbours, and this list."""
         phase = round_number % self._period
         if phase not in self._known:
             found: list[Sequence[int]] = [

@@ -69,7 +69,7 @@ class WireSizes:
 
 
 def _layout(spec: RunSpec, dimension: int) -> Layout:
-    """Return the layout of a snapshot of the task's parameters, or of the scenario's size."""
+    """Return the layout of a snapshot of `model_mb` megabytes, or else of `dimension` values."""
     megabytes = spec.scenario.model_mb
     count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
