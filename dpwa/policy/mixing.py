@@ -27,7 +27,7 @@ ROUNDING = 1e-12  # smaller differences are rounding errors
 def adjacency(
     topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
 ) -> Adjacency:
-    """Return a bool matrix, shape `(N, N)`. [i, j]: node i pulls from node j in this round."""
+    """Return the adjacency matrix of a round, bool `(N, N)`. [i, j]: node i pulls from node j."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for index in range(nodes):
         pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
@@ -43,7 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d. Each node with neighbours moves by f toward a random one."""
+    """Return W = (1-f) I + f A/d, the expected effect of merges with one random neighbour each."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -53,12 +53,12 @@ def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
 def mixing_matrix(
     topology: Topology, options: StrictModel, nodes: int, factor: float, round_number: int = 0
 ) -> Matrix:
-    """Return the matrix W of one round, shape `(N, N)`. See `pull_matrix`."""
+    """Return the mixing matrix W of one round, shape `(N, N)`. See `pull_matrix`."""
     return pull_matrix(adjacency(topology, options, nodes, round_number), factor)
 
 
 def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Matrix:
-    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`, the effect of all T rounds of a period."""
+    """Return the mixing matrix of a period of T rounds, W_(T-1) ... W_1 W_0, shape `(N, N)`."""
     product = mixing_matrix(topology, options, nodes, factor)
     for round_number in range(1, topology.period(options, nodes)):
         product = mixing_matrix(topology, options, nodes, factor, round_number) @ product
@@ -85,7 +85,7 @@ def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0)
 
 
 def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
-    """Return the maximum share of V that remains, on average, if each node picks one neighbour.
+    """Return the maximum expected share of the disagreement V that a round of random pulls leaves.
 
     V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The mixing matrix does not
     show the noise of random picks. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i
@@ -112,13 +112,13 @@ def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float
 
 
 def is_doubly_stochastic(matrix: Matrix) -> bool:
-    """Return whether all columns have the sum 1, like rows, so that the mean of all nodes stays."""
+    """Return whether all rows and columns have the sum 1, so that mixing preserves the mean."""
     sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
     return bool(np.abs(sums - 1.0).max() <= len(matrix) * ROUNDING)
 
 
 def stationary_weights(matrix: Matrix) -> Vector:
-    """Return the weights p, shape `(N,)`. The nodes finally agree on sum_i p_i x_i.
+    """Return the nodes' weights p in the final consensus sum_i p_i x_i, shape `(N,)`.
 
     p W = p and sum p = 1, if the topology is strongly connected. All weights are 1/N if and only
     if the matrix is doubly stochastic.
@@ -130,7 +130,7 @@ def stationary_weights(matrix: Matrix) -> Vector:
 
 
 def _eigenvalues(matrix: Matrix) -> NDArray[np.generic]:
-    """Return all eigenvalues, by the fastest method that this matrix allows."""
+    """Return all eigenvalues, by the fastest method for the structure of the matrix."""
     if _is_circulant(matrix):
         return np.fft.fft(matrix[0])
     # With undirected edges, pulling is a reversible walk, whose weights are the degrees. Scaled by
@@ -156,7 +156,7 @@ def diameter(adjacency: NDArray[np.bool_]) -> int | None:
 
 
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """Return the first `(i, j)` for which no value of node j ever reaches node i, or `None`."""
+    """Return the first `(i, j)` without a path from node j to node i, or `None`."""
     pullers, sources = np.nonzero(adjacency)
     count = len(adjacency)
     if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):
@@ -177,7 +177,7 @@ def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -
 
 
 def _spread(adjacency: NDArray[np.bool_]) -> tuple[int, tuple[int, int] | None]:
-    """Let all nodes learn from their neighbours, until no node learns anything new.
+    """Return the hops until each node knows all others, and the first pair without a path.
 
     The knowledge of a node is one integer with a bit for each node, so that one `|` joins the
     knowledge about thousands of nodes.
@@ -232,7 +232,7 @@ class Figures:
 
 
 def figures_of(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Figures:
-    """Compute all figures. This takes about 1 s for 1000 nodes, and minutes for 4096 nodes."""
+    """Compute a topology's figures, in about 1 s for 1000 nodes, and in minutes for 4096 nodes."""
     period = topology.period(options, nodes)
     pulls = period_adjacency(topology, options, nodes)
     matrix = period_matrix(topology, options, nodes, factor)

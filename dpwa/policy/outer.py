@@ -1,4 +1,4 @@
-"""Outer steps on random pairs of nodes, and the settings with which the nodes converge.
+"""Outer optimizer steps in random pairs of nodes, and the limits of stable hyperparameters.
 
 Every node i trains for many steps from its own phi_i to x_i. Then it takes an outer step with one
 partner j. There are two kinds of outer steps.
@@ -47,7 +47,7 @@ def noloco_limit(alpha: float) -> float:
 
 
 def nesterov_limit(momentum: float) -> float:
-    """Return the smallest learning rate with which Nesterov on random pairs is unstable."""
+    """Return the smallest outer learning rate that makes Nesterov in random pairs unstable."""
     mu = momentum
     root = math.sqrt((0.5 + mu) ** 2 - mu**3 * (1 + mu))
     return 2.0 * (1.0 - mu**2) / (0.5 - mu**2 + root)

@@ -1,4 +1,4 @@
-"""Push-sum: averages that are exact on any strongly connected directed graph.
+"""Push-sum: gossip averaging to the exact mean on any strongly connected directed graph.
 
 Every node has parameters x and a weight w, which is 1 at the start. A giving node halves its weight
 and sends the other half together with its parameters. A receiving node takes the weighted mean:
@@ -50,7 +50,7 @@ class _Share:
 
 
 class Mass:
-    """The weight of one node, and its shares that are not confirmed yet.
+    """One node's push-sum weight, and the sent shares that receivers have not confirmed.
 
     It is not thread-safe. `published`, `factor`, `received` and `returned` are for the thread that
     merges. Other threads may call `split_half` and `delivered` at any time between them, under the
@@ -65,7 +65,7 @@ class Mass:
 
     @property
     def in_flight(self) -> int:
-        """Units that were given in transactions that are not over."""
+        """Number of weight units that this node has sent in unfinished transactions."""
         return sum(share.units for share in self._shares.values())
 
     @property
@@ -74,11 +74,11 @@ class Mass:
         return self.held / UNIT
 
     def published(self) -> None:
-        """Note that the newest snapshot is the model, so that the held units belong to it."""
+        """Record that the newest snapshot is the model, so the held units match the snapshot."""
         self._is_giving = True
 
     def split_half(self, transaction: bytes) -> int | None:
-        """Split off half of the held units, to send with the newest snapshot. Return their number.
+        """Split off half of the weight, to send with the newest snapshot. Return the half in units.
 
         The half is rounded down. If a transaction asks again before it is over, it gets the same
         share. Returns `None` if less than 2 units are held, or if the model has merged since that
@@ -94,11 +94,11 @@ class Mass:
         return units
 
     def delivered(self, transaction: bytes) -> None:
-        """Note that the receiver has merged the share."""
+        """Record that the receiver has merged the share of this transaction."""
         self._shares.pop(transaction, None)
 
     def returned(self, transaction: bytes) -> float:
-        """Add a share that was not merged to the held units. Return the factor to move x with.
+        """Take back a share that the receiver did not merge. Return the factor by which to move x.
 
         The move is toward the snapshot that was sent with the share. The factor is the share
         divided by all held units. It is 0.0 if the model has not merged since, or without a share.

@@ -1,4 +1,4 @@
-"""Quarantine excludes peers from merges for a while if their merges make the loss jump.
+"""Quarantine temporarily excludes a peer if merges with that peer raise the loss abruptly.
 
 After a merge, the next loss is compared with the expected loss. The level of the loss is L =
 max(|previous loss|, median of the recent |losses|). A change is (loss - previous) / L. A change is
@@ -42,21 +42,21 @@ LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class Expectation:
-    """The usual change of the loss, as a share of its level."""
+    """The usual change of the loss, and the deviation, both relative to the loss level L."""
 
     change: float
     deviation: float
 
 
 class LossChanges:
-    """The recent losses, and the recent changes of the loss that are no jumps."""
+    """The recent losses, and the recent relative changes of the loss, without jumps."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._changes: deque[float] = deque(maxlen=WINDOW)
 
     def change_to(self, loss: float) -> float | None:
-        """Return the change from the previous loss, `None` without one, or inf if not finite."""
+        """Return the relative change to `loss`, `None` without a former loss, inf if not finite."""
         if not self._losses:
             return None
         if not math.isfinite(loss):
@@ -73,7 +73,7 @@ class LossChanges:
         return Expectation(middle, DEVIATION_OF_MAD * spread)
 
     def learn(self, loss: float, change: float | None) -> None:
-        """Store a loss and the change to it. A loss that is not finite clears all earlier ones."""
+        """Store `loss` and `change`. A loss that is not finite clears all stored losses."""
         if not math.isfinite(loss):
             self._losses.clear()
             return
@@ -92,7 +92,7 @@ class Quarantine:
     def __init__(
         self, threshold: float = 4.0, strikes: float = 3.0, duration_s: float = 60.0
     ) -> None:
-        """Set the deviations of a jump, the strikes, and the seconds of a first quarantine."""
+        """Set the jump threshold in deviations, the strikes, and a first quarantine's seconds."""
         self._threshold = threshold
         self._strikes_allowed = strikes
         self._duration_s = duration_s
@@ -108,7 +108,7 @@ class Quarantine:
             self._factors[peer] = self._factors.get(peer, 0.0) + factor
 
     def measured(self, loss: float | None, now: float, peers: int) -> str | None:
-        """Judge the merges since the last loss by this loss. Return a message to log, or `None`.
+        """Judge the merges since the previous loss by `loss`. Return a log message, or `None`.
 
         A loss of `None` was not measured, and the merges wait for the next loss. A loss that is not
         finite is a jump. The first loss cannot be compared, and neither can the first loss after

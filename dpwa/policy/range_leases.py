@@ -1,4 +1,4 @@
-"""Leases of the ranges of a data set: which process has which range, and which ranges are done.
+"""Leases of the ranges of a data set: the holder of each range, and the ranges that are done.
 
 There is a row for each range: `[epoch, former holder, holder, is done]`. A process that changes a
 row sends the new row, with the holder that it knows. The change takes effect only if that is still
@@ -40,7 +40,7 @@ def holder_id(name: str, incarnation: bytes) -> float:
 
 
 def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
-    """Change float64 rows of shape (n, 4) in place, if their former holder is still the holder."""
+    """Update float64 rows, shape (n, 4), in place, if the former holder is still the holder."""
     is_later = changed[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((changed[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -49,7 +49,7 @@ def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
 
 
 class Leases:
-    """The leases that one process knows. The process passes rows in, and gets changed rows.
+    """One process's copy of the leases. The process passes rows in, and gets changed rows.
 
     A process looks for a free range from `first` on, which differs between nodes. After `lease_s`,
     it may claim a range even if the holder lives. `handed_out` are the ranges whose items it gives
@@ -80,7 +80,7 @@ class Leases:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranges are done, or some process has begun a later epoch."""
+        """Whether all ranges of the epoch are done, or a process has begun a later epoch."""
         return bool(self.done.all() or (self._rows[:, EPOCH] > self._number).any())
 
     @property
@@ -98,7 +98,7 @@ class Leases:
         return bool((self._rows[:, HOLDER] != NOBODY).any())
 
     def candidate(self, living: Collection[float] | None, now: float) -> int | None:
-        """Return a range to claim: a free range, else a range whose holder is gone, else `None`.
+        """Return a free range to claim, or a range whose holder has ended, or `None`.
 
         `living` are the ids of the processes that may be alive, or `None` if they are unknown.
         """
@@ -131,15 +131,15 @@ class Leases:
         return self._row(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:
-        """Return the row for a range that was done before all processes started."""
+        """Return the row for a range that was done before all processes were restarted."""
         return self._row(NOBODY, NOBODY, is_done=True)
 
     def is_own(self, number: int) -> bool:
-        """Tell whether this process holds a range, or has acknowledged it."""
+        """Return whether this process holds a range, or has acknowledged the range."""
         return bool(self._is_now[number] and self._rows[number, HOLDER] == self._own)
 
     def is_refused(self, number: int) -> bool:
-        """Return whether, in this epoch, a different process holds or has acknowledged a range."""
+        """Return whether a different process holds or has acknowledged a range in this epoch."""
         return bool(self._is_now[number]) and not self.is_own(number)
 
     @property
@@ -156,7 +156,7 @@ class Leases:
 
 
 class Outstanding:
-    """The ranges that were handed out and are not yet used for training, in order."""
+    """Queue of ranges whose items the user has received, but not yet used for training."""
 
     def __init__(self) -> None:
         self._left: deque[list[int]] = deque()  # number of a range, and its items that are left
@@ -167,7 +167,7 @@ class Outstanding:
         self.items += length
 
     def consume(self, items: int) -> list[int]:
-        """Note that this many items were trained on. Return the ranges that are now complete."""
+        """Record training on the next `items` items. Return the ranges that are now complete."""
         ended: list[int] = []
         self.items -= items
         while self._left and items >= self._left[0][1]:

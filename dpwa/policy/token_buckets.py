@@ -1,4 +1,4 @@
-"""Rates: a token bucket, a bucket that several readers share fairly, and the serving budget.
+"""Rate limits: a token bucket, a bucket that readers share fairly, and the serving budget.
 
 A token bucket fills at `rate_per_s` up to `burst`. A sender removes one token for each unit that it
 sends. Source: J. Turner, New Directions in Communications (or Which Way to the Information Age?),
@@ -52,7 +52,7 @@ class TokenBucket:
     at: float = -math.inf  # in seconds, on any clock that never goes backwards
 
     def taken(self, amount: float, now: float) -> TokenBucket | None:
-        """Remove tokens, or return `None` if there are not enough yet."""
+        """Return the bucket without `amount` tokens, or `None` if the bucket has too few tokens."""
         come = (now - self.at) * self.rate_per_s if self.missing else 0.0
         missing = max(0.0, self.missing - come)
         # An amount above the burst needs a full bucket.
@@ -116,7 +116,7 @@ class _WaitingReader(NamedTuple):
 
 
 class ServingBudget:
-    """The used part of the budget. It is not thread-safe."""
+    """The part of the serving budget that requests have used. Not thread-safe."""
 
     def __init__(self, share: float, burst_s: float) -> None:
         self._share = share
@@ -124,6 +124,6 @@ class ServingBudget:
         self._due = -math.inf
 
     def charge(self, cost_s: float, now: float) -> float:
-        """Charge a request's seconds of processor time. Return the wait before the next request."""
+        """Record a request's processor time. Return the seconds to wait before the next request."""
         self._due = max(self._due, now) + cost_s / self._share
         return max(0.0, self._due - now - self._tolerance_s)

@@ -1,10 +1,9 @@
 """Topologies decide from which peers a node may fetch.
 
-    random, full            every node from every other
     random, full            all other nodes
     ring, star              the two neighbours on a circle; one node connected to all others
     grid, torus             the neighbours in rows and columns
-    exponential             the nodes 1, 2, 4, 8, ... positions ahead
+    exponential             the nodes 1, 2, 4, 8, ... positions further on a ring
     one_peer_exponential    one of these nodes in each round
     small_world             a ring with shortcuts
     file                    the edges in a file of the user
@@ -101,7 +100,7 @@ def topology_names() -> tuple[str, ...]:
 def neighbours_of(
     topology: Topology, options: StrictModel, index: int, nodes: int, round_number: int
 ) -> tuple[int, ...]:
-    """Return the sorted positions, from 0, of the nodes that node `index` pulls from in a round.
+    """Return the nodes from which node `index` may pull in a round, as sorted positions from 0.
 
     Raises `UserError` if the topology does not fit this number of nodes, or if a registered rule
     did not return distinct other nodes.
@@ -127,7 +126,7 @@ class EdgeList:
 
     @classmethod
     def from_pairs(cls, names: Sequence[str], edges: Iterable[tuple[str, str]]) -> EdgeList:
-        """Return the list of the pairs `(puller, source)`. A pair may occur several times."""
+        """Make an edge list of name pairs `(puller, source)`. A pair may occur several times."""
         position = {name: index for index, name in enumerate(names)}
         pulls: list[set[int]] = [set() for _ in names]
         for puller, source in edges:
@@ -136,7 +135,7 @@ class EdgeList:
 
 
 def edges_topology(edges: EdgeList) -> Topology:
-    """Return the topology of these edges. `UserError` unless the number of nodes matches."""
+    """Return a topology with the given edges. `UserError` unless the number of nodes matches."""
 
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
@@ -251,7 +250,7 @@ def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) ->
 
 @register_topology("exponential")
 def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The nodes 1, 2, 4, 8, ... positions ahead.
+    """The nodes 1, 2, 4, 8, ... positions further on a ring.
 
     Neighbours (i + 2^k) mod N for k = 0 .. ceil(log2 N) - 1.
 
@@ -265,7 +264,7 @@ def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -
 def one_peer_exponential(
     options: NoOptions, index: int, nodes: int, round_number: int
 ) -> Sequence[int]:
-    """One node in each round, which is in turn 1, 2, 4, ... positions ahead.
+    """One node in each round, in turn 1, 2, 4, ... positions further on a ring.
 
     Neighbour (i + 2^(t mod ceil(log2 N))) mod N in round t. With f = 0.5 and snapshots of the same
     round, ceil(log2 N) rounds give the exact mean if and only if N is a power of two.
@@ -318,7 +317,7 @@ def _others(index: int, nodes: int) -> Sequence[int]:
 
 
 def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
-    """Return the nodes that are this many steps ahead on a circle, each once, without `index`."""
+    """Return the nodes at the offsets `steps` from `index` on a circle, without node `index`."""
     return sorted({(index + step) % nodes for step in steps} - {index})
 
 
@@ -339,7 +338,7 @@ def columns_of(columns: int | None, nodes: int) -> int:
 def small_world_graph(
     nodes: int, neighbours: int, rewired: float, seed: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the sorted neighbours of each node in a graph of Watts and Strogatz (1998).
+    """Return each node's sorted neighbours in a small-world graph of Watts and Strogatz (1998).
 
     Each node on a ring is connected to the `neighbours` nearest nodes. Then the far end of each
     edge moves, with probability `rewired`, to a random node that is no neighbour yet. If the graph
@@ -361,7 +360,7 @@ def _nearest(index: int, nodes: int, neighbours: int) -> set[int]:
 
 
 def _rewire(graph: list[set[int]], index: int, other: int, rng: random.Random) -> None:
-    """Move the far end of an edge, unless it has moved before, or no other node is free."""
+    """Replace the neighbour `other` of `index` by a random non-neighbour, if possible."""
     taken = graph[index]
     if other not in taken or len(taken) == len(graph) - 1:
         return
@@ -374,7 +373,7 @@ def _rewire(graph: list[set[int]], index: int, other: int, rng: random.Random) -
 
 
 def _join(graph: list[set[int]]) -> None:
-    """Connect each node to the next node on the ring, if it cannot reach that node."""
+    """Connect each node to the next node on the ring, if no path connects the two nodes."""
     part = _parts(graph)
     for index in range(len(graph) - 1):
         if part[index] != part[index + 1]:
@@ -384,7 +383,7 @@ def _join(graph: list[set[int]]) -> None:
 
 
 def _parts(graph: list[set[int]]) -> list[int]:
-    """Return for each node the number of the connected part that contains it."""
+    """Return, for each node, the number of the connected component that contains the node."""
     part = [-1] * len(graph)
     for start in range(len(graph)):
         waiting = [start] if part[start] < 0 else []

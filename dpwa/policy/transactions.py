@@ -1,4 +1,4 @@
-"""Transactions, which two nodes do both or neither, although messages may get lost.
+"""Transactions: merges in which both nodes change, or neither does, even if messages get lost.
 
 Two rules need them. The first is symmetric exchange, where both nodes of a random pair average, as
 deltas on the pair of published snapshots (X. Lian et al., Asynchronous Decentralized Parallel
@@ -74,7 +74,7 @@ MAX_COPIES = 4
 
 
 class Acceptance(Enum):
-    """The answers to a proposal: Agreed, the same Agreed once more, or Busy."""
+    """The answers to a proposal: Agreed, a repeated Agreed, or Busy."""
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"
@@ -82,7 +82,7 @@ class Acceptance(Enum):
 
 
 class DecisionOutcome(Enum):
-    """The meaning of a decision for the answering side. All are noted, and one is applied."""
+    """A decision's effect on the answering node. All are noted, but only `COMMIT` is applied."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -117,7 +117,7 @@ class _Decision:
 
 
 class _Finished:
-    """Transactions that are over, and whether each was committed.
+    """Finished transactions, and whether each transaction was committed.
 
     In two generations: the older one is dropped once in `remember_s`, and when the younger is full.
     So each is remembered for one to two `remember_s`, and at least the last 512 are.
@@ -150,7 +150,7 @@ class _Finished:
 
 
 class Transactions:
-    """All transactions of one node, in both roles. Not thread-safe. `now` is in seconds of a clock.
+    """One node's transactions, as asker and answerer. Not thread-safe. `now` is in seconds.
 
     Call `undelivered` and `expire` several times within the time that a transaction may take. With
     `is_exclusive` the node takes part in one undecided transaction at a time, and the answering
@@ -172,13 +172,13 @@ class Transactions:
     # Both sides
 
     def is_engaged(self, now: float) -> bool:
-        """Return whether an undecided one excludes others, until its deadline at the latest."""
+        """Return whether an undecided transaction excludes others, at most until the deadline."""
         deadlines = [asked.expires for asked in self._asked.values()]
         deadlines += [answered.expires for answered in self._answered.values()]
         return self._is_exclusive and now < max(deadlines, default=now)
 
     def expire(self, now: float) -> tuple[bytes, ...]:
-        """Abort transactions whose time is over, and return those that this side was answering.
+        """End transactions whose time is over. Return the ended transactions that peers proposed.
 
         A transaction that is not prepared ends at its deadline. A prepared one stays in doubt,
         because the peer may have committed, until `remember_s` later. Then it ends as `unresolved`.
@@ -193,7 +193,7 @@ class Transactions:
         return over
 
     def forget_peer(self, peer: str, now: float) -> tuple[bytes, ...]:
-        """Abort what is open with a peer that has ended. Return what this side was answering.
+        """Abort open transactions with an ended peer. Return those that the peer had proposed.
 
         Decisions hold, and are sent to the peer as long as possible. A transaction that this side
         has prepared stays in doubt like any other.
@@ -217,14 +217,14 @@ class Transactions:
     # The asking side
 
     def propose(self, transaction: bytes, peer: str, now: float, expires: float) -> bool:
-        """Propose (id: 8 new random bytes). `False` if this node is engaged, and sends nothing."""
+        """Propose a transaction (id: 8 new random bytes). `False`: engaged, so nothing is sent."""
         if peer == self._own or self.is_engaged(now) or len(self._asked) >= MAX_OPEN:
             return False
         self._asked[transaction] = _Asked(peer, expires)
         return True
 
     def agreed(self, transaction: bytes) -> bool:
-        """Note that the peer has accepted. `False` if it is over, then answer by `decide`."""
+        """Record the peer's acceptance. `False`: the transaction is over, so answer by `decide`."""
         asked = self._asked.get(transaction)
         if asked is None:
             return False
@@ -233,7 +233,7 @@ class Transactions:
         return True
 
     def refused(self, transaction: bytes) -> None:
-        """Note that the peer was busy, and has kept nothing of the transaction."""
+        """Record that the peer was busy, and has dropped the transaction."""
         if self._asked.pop(transaction, None) is not None:
             self._counts["busy"] += 1
             self._finished.record_outcome(transaction, committed=False)
@@ -241,7 +241,7 @@ class Transactions:
             self.noted(transaction)
 
     def prepared(self, transaction: bytes) -> bool:
-        """Note that the peer has this node's snapshot, and so has accepted. Else as `agreed`."""
+        """Record that the peer accepted, and has this node's snapshot. Returns as `agreed` does."""
         if not self.agreed(transaction):
             return False
         self._asked[transaction].is_prepared = True
@@ -252,7 +252,7 @@ class Transactions:
         return transaction in self._asked and self._asked[transaction].may_commit(now)
 
     def decide(self, transaction: bytes, *, commit: bool, now: float) -> bool:
-        """Decide a transaction, once and for all. Return whether it is committed.
+        """Decide a transaction irrevocably. Return whether the transaction is committed.
 
         A transaction that may not be committed is aborted. A decided transaction stays as it is,
         and an unknown one is aborted.
@@ -284,7 +284,7 @@ class Transactions:
         )
 
     def pick_due(self, now: float) -> list[tuple[bytes, str, bool]]:
-        """Return those of `undelivered` that are to be sent now, or again. They count as sent."""
+        """Return the undelivered decisions that are due for sending, and mark these as sent."""
         due = []
         for decision in self.undelivered(now):
             made = self._decisions[decision[0]]
@@ -296,7 +296,7 @@ class Transactions:
     # The answering side
 
     def accept(self, transaction: bytes, peer: str, now: float, expires: float) -> Acceptance:
-        """Accept a proposal, or refuse it for good: the same transaction is never accepted later.
+        """Accept or refuse a proposal. A refused transaction is never accepted later.
 
         An own proposal that gives way to this one is aborted, and returned by `undelivered`.
         `expires`: until when the peer may commit, or later.
@@ -315,7 +315,7 @@ class Transactions:
         return Acceptance.ACCEPTED
 
     def mark_ready(self, transaction: bytes) -> bool:
-        """Note that this side has the peer's snapshot. Return whether to send Prepared (again)."""
+        """Record that this node has the peer's snapshot. Return whether to (re)send Prepared."""
         answered = self._answered.get(transaction)
         if answered is None:
             return False
@@ -323,7 +323,7 @@ class Transactions:
         return True
 
     def decided(self, transaction: bytes, commit: bool) -> DecisionOutcome:
-        """Note the peer's decision. A commit that was not prepared is `ABORT`, and `unresolved`."""
+        """Record the peer's decision. An unprepared commit is `ABORT`, counted as `unresolved`."""
         answered = self._answered.get(transaction)
         if answered is None:
             return self._outcome_of_unknown(transaction)
@@ -342,7 +342,7 @@ class Transactions:
         return DecisionOutcome.UNKNOWN
 
     def _has_room(self, transaction: bytes, now: float) -> bool:
-        """Return whether this proposal can be accepted in addition to, or instead of, others."""
+        """Return whether this node can accept a proposal, perhaps by giving up an own proposal."""
         if len(self._answered) >= self._most_answered:
             return False
         if not self._is_exclusive:

@@ -1,4 +1,4 @@
-"""The wait budgets of nodes in sync for each other, and the time when a late node rejoins.
+"""Limits on the wait for a late node in a round, and the time when the late node rejoins.
 
 Nodes that average gradients are in a round together. The round ends when all have entered it, or
 when no node has entered for as long as `Patience` allows. A missing node is then out of sync.
@@ -29,7 +29,7 @@ SETTLED = 4  # a node is trusted again after this many times the rounds of its a
 
 
 class Patience:
-    """The wait budgets of a node for each of the others, in seconds.
+    """One node's wait budgets: the seconds that the node still waits for each other node.
 
     Waiting for one of n members pays if all nodes together take more steps with it than the others
     take without it. If the others work w seconds for a step, the member may be w / (n - 1) seconds
@@ -49,7 +49,7 @@ class Patience:
     def allowances(
         self, names: Iterable[str], missed_s: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Return for each node the seconds for which it may be missing while no node enters.
+        """Return, for each node, the maximum seconds to wait while no node enters the round.
 
         Args:
             names: the names of other nodes.
@@ -62,7 +62,7 @@ class Patience:
         }
 
     def took_part(self, missed_s: Mapping[str, float], worked_s: float) -> None:
-        """Update the budgets after the rounds of a step.
+        """Update the wait budgets after the rounds of one training step.
 
         Args:
             missed_s: for each other member, the longest time in a round in which the member was
@@ -78,7 +78,7 @@ class Patience:
             self._left_s[name] = max(0.0, after_s)
 
     def was_hasty(self, names: Iterable[str]) -> None:
-        """Double the budgets of members that were excluded from a round although they were there.
+        """Double the wait budgets of members that were excluded from a round too early.
 
         The messages of these members take longer, for example on a link with varying delays.
         """
@@ -88,7 +88,7 @@ class Patience:
                 self._left_s[name] = min(self._timeout_s, 2 * left_s)
 
     def came_back(self, names: Iterable[str], worked_s: float) -> None:
-        """Give new members, and members that rejoin, at least the time of one step."""
+        """Raise the budgets of new and rejoined members to at least the time of one step."""
         for name in names:
             if name in self._left_s:
                 self._left_s[name] = max(self._left_s[name], worked_s)
@@ -96,7 +96,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Absence:
-    """When a node out of sync may rejoin: first at once, later after 1, 3, 7 ... of its steps.
+    """Rejoin times of a node out of sync: first at once, later after 1, 3, 7 ... of its steps.
 
     The count starts again after the node was in sync for some time. Changes return a new value.
     """
@@ -107,11 +107,11 @@ class Absence:
 
     @property
     def steps(self) -> int:
-        """The number of steps for which the node stays away."""
+        """The number of steps that the node waits before an attempt to rejoin."""
         return int(2 ** max(0, self.exits - 1) - 1)
 
     def left(self, step: int) -> Absence:
-        """Note that the node left, or was refused when it tried to rejoin."""
+        """Record that the node went out of sync, or was refused at an attempt to rejoin."""
         has_kept = self.since is None and step - self.entered > SETTLED * (self.steps + 1)
         exits = 0 if has_kept else self.exits
         return replace(self, exits=min(exits + 1, MAX_EXITS), since=step)
@@ -124,7 +124,7 @@ class Absence:
 
 
 class RoundLimits:
-    """The limits of a collective's time, until all have entered it, and from there on.
+    """Time limits of a collective: before all members have entered, and after that.
 
     `most_s` is the maximum time for which each other member may be missing while no member enters,
     and `longest_s` the time for which each was. `exchange_s` is the maximum time once all have
@@ -154,7 +154,7 @@ class RoundLimits:
         return [name for name, s in self.longest_s.items() if s >= self.most_s[name]]
 
     def are_over(self, missing: set[str], now: float) -> bool:
-        """Tell, while these have not entered, whether it takes too long."""
+        """Return whether a time limit has expired, while `missing` members have not entered."""
         self._began = min(self._began, now)
         if missing != self._missing or self._since == -math.inf:
             self._missing, self._since = missing, now

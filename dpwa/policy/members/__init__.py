@@ -1,1 +1,1 @@
-"""Membership by gossip: how a node learns which nodes are members, and how news changes it."""
+"""Gossip membership: a node's list of the cluster's members, updated by peers' messages."""

@@ -1,4 +1,4 @@
-"""A node's knowledge of other nodes, and its choice of nodes to ask, to notify and to try again.
+"""A node's records of other nodes, and the choice of nodes to ask, to notify and to retry.
 
 Dead nodes are remembered for `remember_s`, and tried again (`Trials`). The first attempt is after
 1 s. Each pause is twice as long as the pause before, up to 2.5 s, or up to 30 s if there are 16 or
@@ -41,13 +41,13 @@ MAX_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """This node's trust in its own questions: a factor from 1 to `most` for time limits."""
+    """A factor from 1 to `most` for time limits, because this node itself may be slow."""
 
     factor: int = 1
     most: int = 2  # with more, a node that is cut off would wait for other nodes for too long
 
     def worse(self) -> None:
-        """Note a question without an answer, or a suspicion of this node."""
+        """Raise the factor after an unanswered question, or because a peer suspects this node."""
         self.factor = min(self.most, self.factor + 1)
 
     def better(self) -> None:
@@ -56,7 +56,7 @@ class LocalHealth:
 
 @dataclass(eq=False)
 class Probe:
-    """The question to one member, and its answers. Times are of any monotonic clock, in seconds."""
+    """A node's question to one member, and the answers. Times are seconds of a monotonic clock."""
 
     heard_at: float = -math.inf  # time of the last message; -inf: never
     asked_at: float | None = None  # time of the first question since then; `None`: not asked
@@ -65,12 +65,12 @@ class Probe:
     is_accused: bool = False  # whether this node itself suspects the member
 
     def asked(self, now: float) -> None:
-        """Note a question, after which an answer of the member is expected."""
+        """Record the time of a question to the member, unless an earlier question is unanswered."""
         if self.asked_at is None:
             self.asked_at = now
 
     def note_message(self, now: float) -> bool:
-        """Note a message of the member. Return whether an answer was expected."""
+        """Record a message from the member. Return whether a question was unanswered."""
         was_awaited = self.asked_at is not None
         self.answered()
         self.heard_at, self.patience, self.is_accused = now, 1, False
@@ -80,13 +80,13 @@ class Probe:
         self.asked_at, self.helpers = None, frozenset()
 
     def helped(self, helper: str) -> None:
-        """Note that a helper heard from the member, so that this node's link may be broken."""
+        """Record that a helper reached the member, so only this node's link may be broken."""
         if helper in self.helpers:
             self.answered()
             self.patience = max(2, self.patience)
 
     def contradicted(self) -> None:
-        """Note that the member refutes a suspicion, though this node does not hear from it."""
+        """Record that the member refuted a suspicion, without a direct message to this node."""
         self.answered()
         self.is_accused = False
         self.patience = min(MAX_PATIENCE, 2 * self.patience)
@@ -115,7 +115,7 @@ class MemberRecord:
     retry_at: float = 0.0  # time of the next attempt
 
     def check_timeouts(self, now: float, times: Times, health: LocalHealth) -> Event | None:
-        """Return the timeout that is due for this member, as an event, or `None`."""
+        """Return the event of an expired time limit for this node, or `None`."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
             has_failed = self.probe.is_silent(now, times.suspect_after_s, health)
@@ -125,18 +125,18 @@ class MemberRecord:
         return event if now - self.since >= limit_s else None
 
     def give_fresh_time(self, now: float) -> None:
-        """Expect no answer to earlier questions, and restart the time of a suspect."""
+        """Drop unanswered questions, and restart the time in which a suspect may refute."""
         self.probe.answered()
         self.stays_suspect(now)
 
     def stays_suspect(self, now: float) -> None:
-        """Give the node fresh time to refute, if it is suspected."""
+        """Restart the time in which the node may refute, if the node is suspected."""
         if self.entry.status is MemberStatus.SUSPECT:
             self.since = now
 
 
 def digest_of(entries: Iterable[MemberEntry]) -> bytes:
-    """Return a digest of the members, without gone nodes, which nodes forget at different times."""
+    """Return a digest of live and suspected nodes. Nodes forget ended nodes at different times."""
     packed = msgpack.packb(sorted(entry for entry in entries if entry.status.is_member))
     return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
@@ -144,7 +144,7 @@ def digest_of(entries: Iterable[MemberEntry]) -> bytes:
 def to_pass_on(
     records: Iterable[MemberRecord], first: list[MemberEntry], most: int, rng: random.Random
 ) -> tuple[MemberEntry, ...]:
-    """Choose at most `most` entries to forward, and note that they are forwarded.
+    """Choose at most `most` entries for a message to a peer, and count them as forwarded.
 
     The entries in `first` come first. Then come changes that were not forwarded often, random
     members, and nodes that are gone.
@@ -161,7 +161,7 @@ def to_pass_on(
 def drawn_from(
     members: Sequence[MemberRecord], near: Collection[str], most: int, rng: random.Random
 ) -> list[MemberRecord]:
-    """Pick members at random, mostly connected members. See `flow_control.is_among_all`."""
+    """Pick random members, mostly among connected members. See `flow_control.is_among_all`."""
     connected = [record for record in members if record.entry.name in near]
     drawn = members if is_among_all(rng) or len(connected) < most else connected
     return rng.sample(drawn, min(most, len(drawn)))
@@ -170,7 +170,7 @@ def drawn_from(
 def to_ask(
     records: Iterable[MemberRecord], now: float, rng: random.Random, near: Collection[str] = ()
 ) -> list[MemberEntry]:
-    """Choose a random member and a few members that have not answered, and note the questions."""
+    """Choose a random member and a few members that owe an answer, and record the questions."""
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
     chosen = rng.sample(silent, min(MAX_REPEATED, len(silent)))
@@ -188,7 +188,7 @@ def to_ask_others(
     health: LocalHealth,
     near: Collection[str] = (),
 ) -> list[tuple[MemberEntry, str]]:
-    """Choose uncertain members, each with members that can ask it, and note the questions."""
+    """Return pairs of a silent member and a helper to ask that member. Record the helpers."""
     silent, certain = [], []
     for record in records:
         if record.entry.status is not MemberStatus.ALIVE:
@@ -212,7 +212,7 @@ TRIED_EVERY_S = 0.15  # one dead node at a time, so that hundreds of dead nodes 
 
 
 class Trials:
-    """Decides when a dead node is tried again. Pauses grow, and the total rate is limited."""
+    """Schedule of attempts to reach dead nodes. Pauses grow, and the total rate is limited."""
 
     def __init__(self, times: Times) -> None:
         self._times = times
@@ -221,9 +221,7 @@ class Trials:
     def pick_due(
         self, records: Iterable[MemberRecord], now: float, rng: random.Random
     ) -> list[MemberEntry]:
-        """Choose the dead node that is due and has waited longest, and note the attempt to reach
-        it.
-        """
+        """Return the dead node with the most overdue attempt, if any. Schedule the next attempt."""
         if now < self._next_at:
             return []
         dead = [record for record in records if record.entry.status is MemberStatus.DEAD]
@@ -246,7 +244,7 @@ class _Kept(NamedTuple):
 
 
 class Forgotten:
-    """The last entries of forgotten nodes, kept for `lasts_s`. Mutable, without a lock."""
+    """The last entries of forgotten nodes, kept for `lasts_s` seconds. Not thread-safe."""
 
     def __init__(self, lasts_s: float, most: int) -> None:
         self._lasts_s = lasts_s

@@ -40,7 +40,7 @@ class MemberStatus(IntEnum):
 
 
 class MemberEntry(NamedTuple):
-    """An entry about one node. Entries are ordered by (incarnation, version, status)."""
+    """A node's entry in the member list. Entries are ordered by (incarnation, version, status)."""
 
     name: str
     endpoint: str  # the endpoint to which peers connect
@@ -51,18 +51,18 @@ class MemberEntry(NamedTuple):
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Incarnation and version, which identify an announcement of the node itself."""
+        """The pair (incarnation, version), which identifies one announcement by the node itself."""
         return self.incarnation, self.version
 
     @property
     def is_sensible(self) -> bool:
-        """Whether its numbers are in the valid range."""
+        """Whether incarnation and version are in the valid range."""
         return 0 <= self.incarnation <= HIGHEST and 0 <= self.version <= HIGHEST
 
 
 @dataclass(frozen=True)
 class Times:
-    """Time limits, in seconds."""
+    """Time limits for members and for dead nodes, in seconds."""
 
     # after a question to a node without a sign of life, other nodes are asked
     ask_others_after_s: float = 2.0
@@ -87,7 +87,7 @@ class Change(NamedTuple):
 
 
 class Event(Enum):
-    """The events of a node's entry. The values are texts for logs.
+    """Events that can change a node's status. The values are texts for logs.
 
     News is *newer* if its (incarnation, version) is higher than that of the known entry, or of the
     last entry of a forgotten node. News is the *same* if both are equal. Older news is no event.
@@ -133,12 +133,12 @@ _SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
 
 
 def news_event(news: MemberEntry, known: MemberEntry | None) -> Event | None:
-    """Return the event of news, given the known or last entry. `None` if the news is older."""
+    """Return the event that received `news` causes, or `None` if the known entry is newer."""
     if known is None or news.stamp > known.stamp:
         return NEWER[news.status]
     return _SAME[news.status] if news.stamp == known.stamp else None
 
 
 def after(event: Event, status: MemberStatus | None) -> MemberStatus | None:
-    """Return the status after an event. `None` stands for unknown."""
+    """Return a node's status after an event. The status `None` means an unknown node."""
     return _TABLE[event][0 if status is None else status + 1]

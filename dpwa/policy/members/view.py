@@ -92,7 +92,7 @@ MAX_CLAIMS = 256
 
 
 def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
-    """Return whether news must be checked before it is believed, given the node's known entry."""
+    """Return whether a call must confirm `news` before `news` replaces the entry `known`."""
     if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
         return False
     is_member = known is not None and known.status.is_member
@@ -100,7 +100,7 @@ def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
 
 
 def is_rival(news: MemberEntry, own: MemberEntry) -> bool:
-    """Return whether news is about a later process elsewhere that has the name of this node."""
+    """Return whether `news` is about a later process with this node's name at another endpoint."""
     is_later = news.stamp > own.stamp and news.status.is_member
     return is_later and news.endpoint != own.endpoint
 
@@ -117,13 +117,13 @@ class _Claim:
 
 
 class Claims:
-    """The claims that are being checked, at most one for each name."""
+    """Claims from peers that this node is checking, at most one claim for each node name."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
     def add_claim(self, entry: MemberEntry, now: float) -> None:
-        """Check a claim, unless one of this name is checked. Of too many, the oldest is dropped."""
+        """Queue a claim, unless the queue has a claim for this name. If full, drop the oldest."""
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
             return
@@ -135,7 +135,7 @@ class Claims:
         self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the nodes to call now, each once. Of many nodes, some are picked at random."""
+        """Return the claims to check now by calls, each once. Of many, pick some at random."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
@@ -155,7 +155,7 @@ class Claims:
 
 
 def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
-    """Return the entry with which a node refutes news, or `None` if its own entry does already."""
+    """Return the entry that refutes `news` about this node, or `None` if no new entry is needed."""
     is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # no node believes it
     if is_wild or news.stamp < own.stamp or news == own:
         return None
@@ -166,7 +166,7 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return the entry of a new member. It is newer than earlier processes with its name."""
+    """Return a new member's own entry, newer than all reported entries with the same name."""
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:
         return own
@@ -208,7 +208,7 @@ class Membership:
 
     @property
     def remembered(self) -> tuple[MemberEntry, ...]:
-        """Dead nodes that may return, sorted by name."""
+        """Entries of dead nodes that this node tries to reach again, sorted by name."""
         return self._known(lambda status: status is MemberStatus.DEAD)
 
     def entry(self, name: str) -> MemberEntry | None:
@@ -216,7 +216,7 @@ class Membership:
         return None if record is None else record.entry
 
     def digest(self) -> bytes:
-        """Digest of the view. It is equal for nodes that agree on all members. See `digest_of`."""
+        """Return the digest of the member list, equal on nodes that agree. See `digest_of`."""
         if self._digest is None:
             self._digest = digest_of((self.own, *self.peers))
         return self._digest
@@ -224,7 +224,7 @@ class Membership:
     # Events
 
     def receive_entries(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
-        """Store the entries of a peer that are newer than the known ones.
+        """Store those entries from a peer that are newer than this node's records.
 
         News about this node itself is refuted by a change of its own entry. News of a different
         process or endpoint of a member is a claim, which changes nothing before it is checked, see
@@ -248,7 +248,7 @@ class Membership:
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
-        """Note which process answered at the endpoint of a claim. `None`: no process did.
+        """Process the result of checking a claim: the answering incarnation. `None`: no answer.
 
         If a later process has the name of this node, it becomes `replaced_by`, and the change has
         `None` as `after`. Otherwise the claim was about an earlier process, or false, and this node
@@ -271,7 +271,7 @@ class Membership:
             claims.drop(claim.name)
 
     def believe(self, news: MemberEntry, now: float) -> list[Change]:
-        """Store certain news of a different node, for example of a node that was called."""
+        """Store a verified entry about another node, for example after a successful call."""
         changes = self._learn(news, now, is_certain=True)
         record = self._records.get(news.name)
         if record is not None and record.entry.incarnation == news.incarnation:
@@ -289,18 +289,18 @@ class Membership:
         return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Use a higher incarnation than all reported ones of this node's name. See `outlived`."""
+        """Raise this node's incarnation above all in `news` for the same name. See `outlived`."""
         self.own = outlived(self.own, news)
         self._has_changed()
 
     def asked(self, name: str, now: float) -> None:
-        """Note that a node was asked, so that an answer is expected."""
+        """Record that this node has asked node `name`, and expects an answer."""
         record = self._records.get(name)
         if record is not None:
             record.probe.asked(now)
 
     def heard_from(self, name: str, incarnation: int, now: float) -> None:
-        """Note a message from a node itself. A node considered dead must also refute its death."""
+        """Record a direct message from a node. A node considered dead must also refute that."""
         record = self._records.get(name)
         if record is None or record.entry.incarnation != incarnation:
             return
@@ -310,18 +310,18 @@ class Membership:
         record.stays_suspect(now)
 
     def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
-        """Note that a helper reports that it has heard from this incarnation of a node."""
+        """Record a helper's report that this incarnation of node `name` has answered the helper."""
         record = self._records.get(name)
         if record is not None and record.entry.incarnation == incarnation:
             record.probe.helped(helper)
 
     def heard_at(self, name: str) -> float:
-        """Return when this incarnation of a node was last heard from, or -inf for never."""
+        """Return the time of the last message from a node's current process, or -inf."""
         record = self._records.get(name)
         return -math.inf if record is None else record.probe.heard_at
 
     def lost(self, name: str, now: float) -> list[Change]:
-        """Note that the connection to a node is lost, or that the node is unreachable.
+        """Record that a node is unreachable, for example because the connection was lost.
 
         The node is suspected at once. If it has refuted such a suspicion before, and was not heard
         from since, the loss counts only as a question without an answer.
@@ -335,7 +335,7 @@ class Membership:
         return self._accuse(record, now)
 
     def doubt(self, name: str, now: float) -> list[Change]:
-        """Suspect a node, whatever it refuted before, to find out whether it still refutes."""
+        """Suspect a node regardless of earlier refutations, to test whether it refutes again."""
         record = self._records.get(name)
         return [] if record is None else self._accuse(record, now)
 
@@ -357,7 +357,7 @@ class Membership:
         return changes
 
     def woke(self, now: float) -> None:
-        """Note that this process was stopped until now, and may have missed answers."""
+        """Record that this process was suspended until now, and may have missed answers."""
         for record in self._records.values():
             record.give_fresh_time(now)
 
@@ -385,30 +385,28 @@ class Membership:
         return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Choose nodes to ask for news now, about twice a second, and note that they are asked."""
+        """Choose members to ask now, and record the questions. Call this about twice a second."""
         return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
-        """Choose uncertain members, each with the name of a helper to ask, and note that they are
-        asked.
-        """
+        """Return pairs of a silent member and a helper to ask that member. Record the helpers."""
         records = self._records.values()
         return to_ask_others(records, now, rng, self._times, self._health, self.near)
 
     def to_tell(self, rng: random.Random, most: int) -> list[MemberEntry]:
-        """Choose members to notify of changes at once."""
+        """Choose random members to notify immediately of changed entries."""
         members = [r for r in self._records.values() if r.entry.status.is_member]
         return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the claims to check now by calls. Pass results to `checked` or `unchecked`."""
+        """Return claims to check now by calling nodes. Pass results to `checked` or `unchecked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         if is_over:
             return []
         return [*self._claims.to_check(now, rng), *self._newcomers.to_check(now, rng)]
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the dead nodes whose endpoints should be tried now, and note the attempts."""
+        """Return the dead nodes to call again now, and schedule the next attempts."""
         return self._trials.pick_due(self._records.values(), now, rng)
 
     # Implementation
@@ -419,7 +417,7 @@ class Membership:
         return is_claim(news, self.entry(news.name))
 
     def _is_crowded(self) -> bool:
-        """Tell whether there is room for an unknown node only if that node answers."""
+        """Return whether the records are so full that a new node must answer a call first."""
         if len(self._records) < self._most:
             return False
         records = self._records.values()
@@ -428,7 +426,7 @@ class Membership:
     def _meet(
         self, news: MemberEntry, event: Event, now: float, *, is_certain: bool
     ) -> list[Change]:
-        """Add an unknown node, or remember that it is gone."""
+        """Add an unknown node to the records, or remember that the node has ended."""
         status = after(event, None)
         if status is None:
             if event in NEWER:  # otherwise, hearsay of an old death would keep its entry for ever
@@ -486,7 +484,7 @@ class Membership:
         return Change(record.entry, record.entry.status, None, event.value)
 
     def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:
-        """If there is no room, forget the node that has been gone for the longest time.
+        """If the records are full, forget the node that ended the longest time ago.
 
         For a node that has answered, also forget a node that never did. It may become known again.
         """
@@ -503,7 +501,7 @@ class Membership:
         return [Change(silent.entry, silent.entry.status, None, "it never answered")]
 
     def _never_heard(self) -> MemberRecord | None:
-        """Return a node that never answered, preferably a node that was asked."""
+        """Return a node that never sent this node a message, preferably a node that was asked."""
         never = [r for r in self._records.values() if r.probe.heard_at == -math.inf]
         return min(never, key=lambda r: (r.probe.asked_at is None, r.since), default=None)
 
