@@ -1,4 +1,4 @@
-"""Fault injection for tests: slow and broken links, processes that die at a chosen moment, etc.
+"""Fault injection for tests, such as slow or broken links, and processes that die at fault points.
 
 dpwa's tests use it, and your tests can use it, too. See docs/testing.md. Python imports each name
 below when it is first used.

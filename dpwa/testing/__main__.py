@@ -1,4 +1,4 @@
-"""Run a program like `python PROGRAM`, with the faults in the environment variable DPWA_FAULTS.
+"""Run a Python program with the faults from the environment variable DPWA_FAULTS.
 
 Usage: python -m dpwa.testing PROGRAM [ARGUMENTS...]
 """

@@ -30,7 +30,7 @@ KILL_OR_STOP = ("SIGKILL", "SIGSTOP")
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal at a fault point.
+    """A signal that a process gets when the process reaches a fault point.
 
     Attributes:
         point: the name of the fault point.
@@ -83,14 +83,14 @@ class FaultPlan:
         *,
         nth_at_most: int = 10,
     ) -> FaultPlan:
-        """Pick one random fault. The same arguments give the same plan."""
+        """Return a plan with one random fault. The same arguments give the same plan."""
         rng = random.Random(seed)
         fault = Fault(rng.choice(points), rng.randint(1, nth_at_most), rng.choice(signals))
         return cls((fault,), seed)
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Return the plan for a text like `str(plan)`.
+        """Return the plan for a text in the form that `str(plan)` returns.
 
         Raises:
             UserError: the text has a different form.
@@ -101,7 +101,7 @@ class FaultPlan:
         return ",".join(map(str, self.faults))
 
     def install(self) -> None:
-        """From now on, send the signals to this process. This plan replaces any earlier plan."""
+        """Start to send the plan's signals to this process. This plan replaces any earlier plan."""
         if not self.faults:
             fault_points.install(None)
             return
@@ -173,7 +173,7 @@ class FaultyProcess(Closeable):
         )
 
     def wait_for_fault(self, timeout_s: float = LONGEST_S) -> signal.Signals:
-        """Wait until a signal has killed or stopped the process, and return that signal.
+        """Wait until a signal has killed or stopped the process. Return the signal.
 
         Raises:
             UserError: the program has ended without a fault.
@@ -194,7 +194,7 @@ class FaultyProcess(Closeable):
         self.wait_for_fault()
 
     def resume(self) -> None:
-        """Let a suspended process continue."""
+        """Resume a suspended process."""
         self.popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:

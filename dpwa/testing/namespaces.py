@@ -87,7 +87,7 @@ class Namespaces(Closeable, Sequence[Host]):
             raise
 
     def partition(self, groups: Sequence[Sequence[int]]) -> None:
-        """Let hosts reach only the hosts of their own group, until `heal`. Drop all other packets.
+        """Split the network into groups of hosts, until `heal`. Drop all packets between groups.
 
         Args:
             groups: groups of hosts, by their positions. A host that is in no group reaches no host.
@@ -107,7 +107,7 @@ class Namespaces(Closeable, Sequence[Host]):
             self._plug(group, f"br{number}")
 
     def heal(self) -> None:
-        """Let all hosts reach each other."""
+        """Connect all hosts again."""
         self._plug(range(len(self)), "br0")
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Namespaces(Closeable, Sequence[Host]):
 
 
 def namespaces_missing(*, loss: bool = False) -> str:
-    """Return the reason why this machine cannot create namespaces, or "" if it can.
+    """Return the reason why this machine cannot create namespaces, or "" if namespaces work.
 
     Args:
         loss: whether links should lose packets.
@@ -199,7 +199,7 @@ def _ours() -> Iterator[tuple[str, int]]:
 
 
 def _port_of(host: Host) -> str:
-    """Return the name of the switch's interface to a host."""
+    """Return the name of the network interface by which the switch reaches a host."""
     return f"port{host.name.rpartition('-')[2]}"
 
 

@@ -1,4 +1,4 @@
-"""A proxy between a node and its peer, as a TCP link that can be slow, cut or silent.
+"""A TCP proxy between a node and a peer. The proxy can delay bytes, stay silent or disconnect.
 
 The peer listens on its port as usual. The node gets the port of the proxy instead of the peer's
 port. Unlike `dpwa.testing.namespaces`, a proxy needs no root rights. A proxy forwards a stream of
