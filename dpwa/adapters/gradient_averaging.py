@@ -125,7 +125,7 @@ class GradientAveraging(Closeable):
         return self._rounds.has_begun
 
     def update(self) -> None:
-        """Adopt the other nodes' state at the first call, and name the nodes in sync."""
+        """At the first call, adopt the other nodes' state. Tell the algorithm the nodes in sync."""
         self.follow()
         if not self._stepping:
             raise UserError(
@@ -136,7 +136,7 @@ class GradientAveraging(Closeable):
         self._rounds.update(self._gossip.algorithm)
 
     def average(self) -> None:
-        """Average the gradients, in place, unless they are averaged already."""
+        """Average the gradients in place, unless the current gradients are averages already."""
         self._follow_parameters()
         if not self._are_averaged(self._trainable.parameters):
             self._average(self._trainable)
@@ -407,8 +407,8 @@ class GradientAveraging(Closeable):
             )
 
     def _own(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.nn.Parameter], bool]:
-        """Return the module's parameters that this optimizer may change, and whether the module has
-        all parameters of the optimizer.
+        """Return the parameters in the module that the optimizer may change, and whether the module
+        has all parameters of the optimizer.
         """
         found = [each for group in optimizer.param_groups for each in group["params"]]
         known = [each for each in found if id(each) in self._known]

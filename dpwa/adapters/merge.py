@@ -1,4 +1,4 @@
-"""The result of a merge, and checks of an adapter's arguments."""
+"""`Merge`, which is the result of a merge, and functions that check an adapter's arguments."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class FrozenParameters:
         return self._names() == other._names() and self._state == other._state
 
     def described(self) -> str:
-        """Return the number of parameters, their size, and a digest of all that identifies them.
+        """Return text with the number and size of the parameters, and a digest of the parameters.
 
         The digest covers names, dtypes, shapes and bytes. It takes about a second for each GB and
         core.
@@ -349,7 +349,7 @@ class ModuleState:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find tensors that were replaced, frozen, cast, resized or moved since the last call.
+        """Update the list of tensors if any was replaced, frozen, cast, resized or moved.
 
         Raises `ParametersError` if no trainable parameter is left to gossip.
         """
@@ -427,7 +427,7 @@ class ModuleState:
         return cut(tensors, self.layout)
 
     def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of the training state, each once.
+        """Yield the module's tensors in the training state. Shared tensors come only once.
 
         These are all tensors of the module. If nodes already agree on the frozen parameters, these
         are only the gossiped tensors.
@@ -497,7 +497,7 @@ class ModuleState:
     def start_copy(
         self, data: ByteArray, check_finite: bool, values: Values | None = None
     ) -> SnapshotCopy:
-        """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
+        """Start to copy every tensor to its place in the snapshot `data`, shape `(nbytes,)`.
 
         After the call, the caller may change the tensors. On the CPU the copy is then complete. If
         `values` are given, they are copied instead of the parameters, and the call waits for the
@@ -527,7 +527,7 @@ class ModuleState:
         return self.whole(merging.consensus_distance)
 
     def begin_mean(self) -> None:
-        """From now on, keep rounding errors, because several merges form one mean."""
+        """Start to keep the rounding errors of merges, because several merges form one mean."""
         narrow = [
             (offset, entry.tensor.device)
             for entry, offset in zip(self.entries, self.layout.offsets, strict=True)
@@ -606,8 +606,7 @@ class ModuleState:
 
     @torch.no_grad()
     def values_of(self, data: ByteArray, into: Values | None = None) -> tuple[TensorValues, float]:
-        """Copy parameters from the bytes of a whole snapshot, and return the distance to the
-        module.
+        """Copy the parameters of a snapshot. Return the copy and its distance to the module.
 
         The copy goes into `into`, an earlier copy, if its shapes, dtypes and devices fit.
         """
@@ -651,7 +650,7 @@ class ModuleState:
                 yield GossipedTensor(name, tensor, is_buffer, is_constant)
 
     def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the frozen parameters that count as buffers. Raises `UserError` if a pattern of
+        """Return the frozen parameters that `statistics` names. Raises `UserError` if a pattern of
         `statistics` matches none.
         """
         if not self._statistics:
@@ -769,7 +768,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _is_constant(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer is like a mask: only 0 and 1, or with values not finite."""
+    """Return whether a buffer is a mask. A mask has only 0 and 1, or values that are not finite."""
     if not is_finite(buffer):
         return True
     ones = buffer == 1.0

@@ -116,7 +116,7 @@ class Trees:
 
     @contextmanager
     def strict(self) -> Iterator[None]:
-        """Within the block, require that all values are sent, not only likely state."""
+        """Within the block, record any value that is left out, not only likely state."""
         self._is_strict = True
         try:
             yield
@@ -197,7 +197,7 @@ def _has_state(value: Any) -> bool:
 
 
 class Filler:
-    """Makes values from received trees. Once all values are made, `apply` puts them in place.
+    """Converts received trees to values. `apply` then writes all values into this node's objects.
 
     Args:
         parameters: the parameters of the optimizers, in the order that `Trees` got.
@@ -219,7 +219,7 @@ class Filler:
         self._changes: list[Callable[[], Any]] = []
 
     def apply(self) -> None:
-        """Put all values in place. Raises `UnfitStateError` if an object refuses its state dict."""
+        """Apply all changes. Raises `UnfitStateError` if an object refuses its state dict."""
         with torch.no_grad():
             for change in self._changes:
                 try:
@@ -265,8 +265,8 @@ class Filler:
         return self._generator(given, own) if tag == "g" else self._object(given, own, place)
 
     def placed(self, name: str, device: torch.device, own: Any = MISSING) -> torch.Tensor:
-        """Return a received tensor. If this node's tensor has its shape and dtype, copy into that
-        one instead, and return that one.
+        """Return a received tensor. If this node's tensor `own` has its shape and dtype, copy the
+        received values into `own`, and return `own`.
         """
         value = self._tensors[name]
         if isinstance(own, torch.Tensor) and _are_alike(local(own), value):

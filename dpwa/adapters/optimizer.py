@@ -172,7 +172,7 @@ class Optimizers:
 
     @property
     def tell_steps(self) -> bool:
-        """Whether the steps of all given optimizers are seen, and none of them has modes."""
+        """Whether dpwa notices all optimizers' steps, and no optimizer has a training mode."""
         seen = [*self._seen]
         return bool(self.given) and all(
             any(_share(each, other) for other in seen) and not _has_modes(each)
@@ -200,7 +200,7 @@ class Optimizers:
                 self.began_with = self.trace()
 
     def trace(self) -> bytes:
-        """Return a digest that identifies the parameters with which a training began."""
+        """Return a digest of the current parameters, which identifies the start of a training."""
         return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def updated(self, node: str) -> None:
@@ -451,7 +451,7 @@ def _has_modes(optimizer: Any) -> bool:
 
 
 def is_training(optimizer: Any) -> bool:
-    """Return whether an optimizer has modes and is in training mode."""
+    """Return whether an optimizer has a `train` and an `eval` mode, and is in `train` mode."""
     if not _has_modes(optimizer):
         return False
     groups = optimizer.param_groups

@@ -165,7 +165,7 @@ def _is_scalar(value: object) -> bool:
 
 
 class _Expected(NamedTuple):
-    """A parameter's state after its first step, and whether the state exists before that step."""
+    """An optimizer's state for a parameter after a step, and whether it exists before steps."""
 
     after_a_step: Kept
     is_there_at_once: bool
@@ -299,7 +299,7 @@ def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
 def _capture_state(
     trees: Trees, values: dict[str, Any], optimizer: Any, number: int, first: int
 ) -> None:
-    """Capture the state that an optimizer keeps for its parameters, and its other state."""
+    """Capture an optimizer's state for its parameters, and the optimizer's other state."""
     indices = {id(parameter): at for at, (_, parameter) in _numbered(optimizer)}
     for key, kept in state_of(optimizer).items():
         index = indices.get(id(key))
@@ -436,7 +436,7 @@ def _held_by(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> list[_Held]:
-    """Return the later state of each optimizer. `filler` fills in other objects afterwards.
+    """Return the state to load into each optimizer. `filler` changes other objects afterwards.
 
     Raises `UnfitStateError`, LookupError, TypeError or ValueError if the state does not fit these
     optimizers.
@@ -494,7 +494,7 @@ def _groups_for(
 def _state_for(
     optimizer: Any, filler: Filler, kept: Mapping[int, tuple[str, Mapping[str, Any]]]
 ) -> dict[torch.Tensor, dict[str, Any]]:
-    """Return the state that an optimizer will keep for its parameters."""
+    """Convert a received state to an optimizer's state for its parameters."""
     parameters, made = dict(_numbered(optimizer)), {}
     for index, (place, theirs) in kept.items():
         number, parameter = parameters[index]
@@ -533,7 +533,7 @@ def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
 
 
 def progress_of(scheduler: Any) -> dict[str, Any]:
-    """Return the numbers in a scheduler's state, as plain data, with the scheduler's class."""
+    """Return the name of a scheduler's class, and the numbers in the scheduler's state."""
     settings = {*inspect.signature(type(scheduler)).parameters} - {"last_epoch"}
     state = {k: v for k, v in scheduler.state_dict().items() if k not in settings}
     return {_KIND: type(scheduler).__qualname__, **_numbers_of(state)}
@@ -574,7 +574,7 @@ def _numbers_of(own: Any) -> Any:
 
 
 def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
-    """Return a scheduler's state with the numbers of another state, except for the `kept` keys."""
+    """Return a scheduler's state `own` with the numbers of `theirs`, except for the `kept` keys."""
     if theirs is None or (isinstance(own, Mapping) and not theirs):
         return own
     if isinstance(own, Mapping) and isinstance(theirs, Mapping):

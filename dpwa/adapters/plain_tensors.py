@@ -90,7 +90,7 @@ Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Return why a tensor, or this rank's shard of it, has no plain memory, or "" if it has."""
+    """Return why a tensor, or this rank's shard, has no plain memory, or "" for plain memory."""
     tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
@@ -214,7 +214,7 @@ def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Ten
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first byte and of the byte after its last, or 0, 0."""
+    """Return the first address of a tensor's memory, and the address after its end, or 0, 0."""
     if tensor.numel() == 0:
         return 0, 0
     steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))

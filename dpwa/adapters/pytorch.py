@@ -231,7 +231,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             raise
 
     def _build(self, given: Making, connection: DpwaConnection) -> tuple[ModuleState, Optimizers]:
-        """Make all parts except the state with which the training starts."""
+        """Make the adapter's objects, but not yet the state with which the training starts."""
         self.connection = connection
         rounding = BY_CHANCE
         if self._ranks.has_node:
@@ -310,7 +310,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Load the optimizers' state, and return whether this node has adopted a module's state."""
+        """Adopt the optimizers' state. Return whether this node adopted the state of a peer."""
         self._training.warn_of_left_out(self.name)
         self._states.add_part(self._training.optimizer_target())
         return self._states.origin is not None
@@ -456,7 +456,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return report
 
     def _go_on(self, others_train: bool) -> bool:
-        """Take part in exchanges that training peers have begun, and serve new nodes."""
+        """After training, take part in exchanges of peers that still train, and serve new nodes."""
         has_merged = self._trainer.go_on(others_train)
         self._states.copy_if_due(self._training.capture, saves=False)
         self._ranks.still_at_work()
@@ -495,7 +495,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @property
     def lr_scale(self) -> float:
-        """The factor for this node's learning rate, from `lr_spread`."""
+        """The factor by which the setting `lr_spread` multiplies this node's learning rate."""
         spread, nodes = self._node.config.lr_spread, self._node.config.nodes
         if spread == "none":  # with `join`, this node may not be listed
             return 1.0
@@ -528,7 +528,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._state.state_with(center_of(algorithm, self._node.config.algorithm))
 
     def seed(self, seed: int = 0) -> int:
-        """Return a seed for the data of this node, from 0 to 2^32 - 1, which differs between nodes.
+        """Return a seed for this node's data, from 0 to 2^32 - 1. Each node gets a different seed.
 
             torch.manual_seed(0)                       # the same model on all nodes
             net = Net()

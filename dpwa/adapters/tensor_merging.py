@@ -32,7 +32,7 @@ CUDA_TILE_BYTES = 8 * 1024 * 1024
 
 
 class Tile:
-    """A range of a snapshot's bytes, of one dtype and kind, with views of the module's values."""
+    """A byte range of a snapshot with a single dtype, and views of the module in this range."""
 
     def __init__(self, parts: Sequence[TilePart], room: torch.Tensor) -> None:
         self._parts, self._whole_room = parts, room
@@ -77,7 +77,7 @@ class Tile:
         return Tile(parts, self._whole_room)
 
     def view_in(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Return the tile's values, shape `(elements,)`, in a snapshot's bytes from `start` on."""
+        """Return the tile in `flat`, a snapshot from byte `start` on, as shape `(elements,)`."""
         return flat[self.start - start : self.stop - start].view(self.dtype)
 
     def split(self, values: torch.Tensor) -> Tensors:
@@ -116,7 +116,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TilePart:
-    """The part of one tensor in the bytes `start` to `stop` of a snapshot, within one piece."""
+    """A part of one tensor, as bytes `start` to `stop` of a snapshot, inside one piece."""
 
     tensor: torch.Tensor  # detached
     offset: int  # the byte at which the tensor begins
@@ -185,7 +185,7 @@ def overlapping(tiles: Sequence[Tile], start: int, stop: int) -> Iterator[Tile]:
 
 
 def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
-    """Yield views that cover the elements from `start` to `stop` of a tensor, row by row.
+    """Yield views that together have the elements `start` to `stop` of a tensor, in row order.
 
     These are whole rows in the middle, and parts of a row at both ends. There are at most two views
     for each dimension, whatever the strides are.
@@ -254,7 +254,7 @@ class Merging:
 
     @property
     def consensus_distance(self) -> float:
-        """The Euclidean distance between the peer's parameters and this node's before the merge.
+        """The Euclidean distance between the parameters of the peer and this node before the merge.
 
         With `published`, it is the distance to this node's published parameters. The distance is
         exact for models of up to `EXACT_ELEMENTS` elements, if all pieces were merged. In larger
@@ -311,7 +311,7 @@ class Merging:
     def _change(
         self, tile: Tile, values: torch.Tensor, factor: float, kernel: Callable[..., None]
     ) -> None:
-        """Change the module's values in tiles that need more than plain arithmetic."""
+        """Merge values into a tile that needs rounding (narrow dtypes), or a tile of a buffer."""
         own = tile.values()
         before = own.clone() if tile.is_buffer else own
         rest = self._rounding.rest_of(own, tile.start) if is_narrow(own) else None
@@ -326,7 +326,7 @@ class Merging:
 
 @dataclass
 class _Distance:
-    """Adds up the squared distances of tiles, weighted by the elements that they represent."""
+    """Sums the squared distances of tiles. A tile counts for the unmeasured elements before it."""
 
     elements: int  # the number of elements of all parameters
     tiles: int  # the number of tiles with parameters
@@ -336,7 +336,7 @@ class _Distance:
     _waiting: int = 0  # the number of elements since the last measured tile
 
     def sample(self, tile: Tile) -> Tile | None:
-        """Count a tile, and return the part of it to measure, or `None`."""
+        """Count a tile, and return a part of the tile to measure, or `None` to skip the tile."""
         if tile.is_buffer:
             return None
         self._waiting += tile.elements

@@ -51,14 +51,14 @@ class Alone:
         begin()
 
     def whole_norm(self) -> Callable[[float], float] | None:
-        """Return a function from the norm of this rank's shards to the model's norm.
+        """Return a function that computes a model's norm from the norm of this rank's shards.
 
         `None` if each rank has the whole model.
         """
         return None
 
     def rest(self, own: dict[str, str]) -> dict[str, str]:
-        """Return the digests of all ranks, by the names of the tensors."""
+        """Return the digests of the tensors of all ranks, by the tensors' names."""
         return own
 
     def run_finish(
@@ -68,7 +68,7 @@ class Alone:
         return run(averaged)
 
     def share_optimizers(self, optimizers: Optimizers) -> None:
-        """Send the optimizers' state that rank 0 has loaded to all ranks."""
+        """Send the optimizers' state, which rank 0 has loaded, from rank 0 to all ranks."""
 
     def still_at_work(self) -> None:
-        """Send, now and then, a sign to waiting ranks that rank 0 still works."""
+        """If rank 0 works for long, tell the waiting ranks that rank 0 is still alive."""

@@ -84,7 +84,7 @@ class RankOutcome(NamedTuple):
 
 
 class NodeElsewhere:
-    """Replaces the node and its parts on a rank that does not have the node.
+    """Stands in for the node on all ranks except rank 0, because only rank 0 has the node.
 
     Its attributes have the values that rank 0 had after the last call.
     """
@@ -103,7 +103,7 @@ class NodeElsewhere:
 
     @property
     def collectives(self) -> NodeElsewhere:
-        """Return this object, because it also knows the members of the collectives."""
+        """Return this object, which also has the list of members of the collectives."""
         return self
 
     def members(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class NodeElsewhere:
         self.clock, self.updates, self.peers, self._members = progress
 
     def close(self) -> None:
-        """Refuse further use. Rank 0 closes the node itself."""
+        """Refuse all further calls. Rank 0 closes the node itself."""
         self._is_closed = True
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -176,7 +176,7 @@ RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # classes of 
 
 
 def pack(said: object) -> bytearray:
-    """Encode plain data and results as bytes. Encode other objects as their text."""
+    """Encode plain data and the results of calls as msgpack. Encode other objects as text."""
     return bytearray(msgpack.packb(said, default=_plain, unicode_errors="surrogatepass"))
 
 
@@ -190,7 +190,7 @@ def unpack(data: ByteArray) -> Any:
 
 
 def result_of(told: Any) -> Any:
-    """Return the result of a call on rank 0 from its decoded message."""
+    """Return the result of a call on rank 0, from the decoded message of rank 0."""
     if not isinstance(told, dict):
         return told
     ((kind, fields),) = told.items()
@@ -222,7 +222,7 @@ PATIENCE_S = 30.0  # before a rank logs that it waits for the other ranks
 
 @dataclass
 class RankGroup(Alone):
-    """The ranks of a module's process group, seen from one of them."""
+    """The process group of a module, as an object on each rank of the group."""
 
     group: dist.ProcessGroup
     device: torch.device  # the device of small messages, from which the group can send
@@ -244,7 +244,7 @@ class RankGroup(Alone):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Within the block, run methods on this rank only, and not on all ranks."""
+        """Run methods on this rank only, and not on all ranks, until the block ends."""
         self.is_inside = True
         try:
             yield
@@ -333,7 +333,7 @@ class RankGroup(Alone):
             timer.cancel()
 
     def each(self, own: object) -> list[Any]:
-        """Return the objects of all ranks, in the order of ranks. Tuples arrive as tuples."""
+        """Return the object `own` of each rank, in the order of ranks. Tuples arrive as tuples."""
         data = pack(own)
         lengths = [int(length) for (length,) in self.numbers([len(data)])]
         rows = torch.zeros(self.size, max(lengths), dtype=torch.uint8)
@@ -348,7 +348,7 @@ class RankGroup(Alone):
         return unpack(self.hand_out(pack(said)))
 
     def hand_out(self, data: bytearray | ByteArray) -> ByteArray:
-        """Send bytes, at least one, from rank 0 to all ranks, and return the bytes."""
+        """Send one or more bytes from rank 0 to all ranks, and return the bytes."""
         length = torch.tensor([len(data)], device=self.device)
         dist.broadcast(length, self._source, self.group)
         if self.is_first:

@@ -109,12 +109,12 @@ class Replicas(RankGroup):
     # A call
 
     def problem(self) -> Exception | None:
-        """Return `None`, because rank 0 finds the reasons for all ranks."""
+        """Check that the node is open. Return `None`, because rank 0 checks the rest."""
         (self._connection.node if self.has_node else self._connection).check_open()
         return None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Call a function on rank 0, and bring the other ranks to the same state.
+        """Call a function on rank 0, and copy the changed tensors of rank 0 to the other ranks.
 
         All ranks return the same result, or raise the same error.
         """
@@ -158,7 +158,7 @@ class Replicas(RankGroup):
         return connection.clock, connection.updates, connection.peers, members
 
     def still_at_work(self) -> None:
-        """Send the ranks a sign that rank 0 still works, before their group times out."""
+        """Tell waiting ranks that rank 0 still works, before their process group times out."""
         now = time.monotonic()
         if now - self._told_at >= STILL_AT_WORK_S:
             self._told_at = now
@@ -179,7 +179,7 @@ class Replicas(RankGroup):
 
 
 def replicas_of(net: torch.nn.Module) -> Replicas | None:
-    """Return the ranks of a module, or `None` if there is only this rank."""
+    """Return the ranks of a DDP module, or `None` if only this rank has the module."""
     for module in net.modules():
         if isinstance(module, DistributedDataParallel):
             group: dist.ProcessGroup = module.process_group

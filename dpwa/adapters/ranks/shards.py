@@ -47,7 +47,7 @@ from dpwa.wire import limits
 
 
 def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
-    """Return the configuration of one rank's nodes, if `config` lists the members.
+    """Return the configuration for the nodes of one rank. The nodes in `config` are members.
 
     The port of a node is `rank` higher than the member's port in `config`. All ranks of the member
     use the same `seed`, or the seed of the configuration, so that they pick the same peers. Raises
@@ -60,7 +60,7 @@ def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> C
 def rank_config_of_ranks(
     config: Config, rank: int, members: Sequence[Sequence[str]], seed: int
 ) -> Config:
-    """Return the configuration of one rank's nodes, if `config` lists the ranks.
+    """Return the configuration for the nodes of one rank. The nodes in `config` are ranks.
 
     The nodes of `config` are the ranks of all members, in the form in which a launcher gives them.
     A member gets the name of its first rank. Raises `UserError` if there is only one member, if
@@ -136,7 +136,7 @@ def _require_possible(config: Config) -> None:
 
 
 def _require_room(config: Config, size: int) -> None:
-    """Raise `UserError` if nodes on one host, with a port for each rank, need the same port."""
+    """Raise `UserError` if two nodes on one host need the same port for any of their ranks."""
     taken: dict[tuple[str, int], str] = {}
     for node in config.nodes:
         for port in () if node.port is None else range(node.port, node.port + size):
@@ -156,7 +156,7 @@ NOBODY = -1.0
 
 
 class Step(IntEnum):
-    """A message of rank 0 to the other ranks at the end of training: a command or a result."""
+    """A command or result that rank 0 sends to the other ranks at the end of the training."""
 
     PUBLISH = 0
     READ = 1  # with a peer and a weight
@@ -168,7 +168,7 @@ class Step(IntEnum):
 
 @dataclass
 class Shards(RankGroup):
-    """The ranks of a sharded model, seen from one of them, as a `ShardGroup` of `gossip_rounds`."""
+    """The process group of a sharded model, on each rank. A `ShardGroup` of `gossip_rounds`."""
 
     net: nn.Module
     copies: int  # the number of ranks that have the same shards
@@ -209,7 +209,7 @@ class Shards(RankGroup):
             begin()
 
     def _members(self, names: list[str]) -> list[list[str]]:
-        """Return the names of each member's ranks, this member first, if a launcher gave the names.
+        """Return the names of each member's ranks, as the launcher gave them. This member is first.
 
         The result is empty if all ranks of this member have the same name.
         """
@@ -265,7 +265,7 @@ class Shards(RankGroup):
     def run_finish(
         self, averaged: Averaged, run: Callable[[Averaged], FinishReport]
     ) -> FinishReport:
-        """End the training on rank 0, and do its steps on all ranks, with the same result."""
+        """Run `finish` on rank 0, and its steps on all ranks. All ranks return the same report."""
         take: dict[int, Callable[..., Any]] = {
             Step.PUBLISH: lambda: self._digest(averaged.publish_model()),
             Step.READ: averaged.merge_peer,
@@ -310,7 +310,7 @@ class Shards(RankGroup):
     # Agreement between the nodes
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of rank 0 if all ranks may ask. See `dpwa.node.gossip_rounds`."""
+        """Return the request of rank 0 if all ranks may fetch. See `dpwa.node.gossip_rounds`."""
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
@@ -333,7 +333,7 @@ class Shards(RankGroup):
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return the snapshot in the version that all ranks have. See `dpwa.node.gossip_rounds`.
+        """Return a version of the snapshot that all ranks have. See `dpwa.node.gossip_rounds`.
 
         If the peer publishes while the ranks check, the ranks with a newer version use an older
         one.
@@ -384,7 +384,7 @@ def _described(arrival: Arrival | None) -> object:
 
 
 def shards_of_module(net: nn.Module) -> Shards | None:
-    """Return the ranks of a module. `None` if it is not sharded, or if there is only this rank.
+    """Return the ranks of a sharded module. `None` if the module is unsharded or on one rank.
 
     Raises `ParametersError` if the parameters are sharded over several device meshes, or over a
     mesh of several dimensions that has only some of the processes.
