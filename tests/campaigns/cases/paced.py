@@ -7,8 +7,7 @@ from dpwa.collectives.paced import PacedRounds
 from dpwa.data.payload import Payload
 
 TIMEOUT_S = 2.5
-# An update waits for others up to its timeout, and values travel over slow networks.
-LONGEST_UPDATE_S = TIMEOUT_S + 1.0
+LONGEST_TRAVEL_S = 1.0  # the values of a round, over slow networks, beside the timeout
 
 
 class PacedCallers(FaultyCallers):
@@ -26,6 +25,7 @@ class PacedCallers(FaultyCallers):
     def __init__(self, seed, rounds=1):
         super().__init__(seed)
         self._rounds = rounds
+        self._longest_update_s = TIMEOUT_S + rounds * LONGEST_TRAVEL_S
         self._slowed = {}  # how many times as long a step takes, by index
         self._means = {}  # and the state before and after, by members and number of the round
         self._faults.append(self._slow)
@@ -46,7 +46,7 @@ class PacedCallers(FaultyCallers):
             began = runtime.now()
             found = call(*arguments, **more)
             waited_s[0] += runtime.now() - began
-            if waited_s[0] > LONGEST_UPDATE_S:
+            if waited_s[0] > self._longest_update_s:
                 self._broken.append(f"{node.name}: up to {call.__name__} {waited_s[0]:.1f} s")
             if call in (rounds.begin_rounds, rounds.stepped):
                 waited_s[0] = 0.0
