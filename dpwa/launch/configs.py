@@ -1,4 +1,4 @@
-"""The temporary folders of runs. Commands find a run by the configuration in its folder."""
+"""Temporary folders of launched runs. Commands find a run by the configuration in a folder."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ Event = Printed | NodeEnded
 
 
 class NodeEngine(Protocol):
-    """Runs the processes of the nodes. One thread calls the methods. Only `poll` takes time."""
+    """Starts and watches node processes. One thread calls the methods. Only `poll` takes time."""
 
     @property
     def running(self) -> Collection[str]:
@@ -74,7 +74,7 @@ class NodeEngine(Protocol):
         ...
 
     def start(self, node: str) -> None:
-        """Start or restart a node that does not run. Raises `UserError` if the start fails."""
+        """Start a node, or restart an ended node. Raises `UserError` if the start fails."""
         ...
 
     def send(self, number: signal.Signals) -> None:
@@ -97,7 +97,7 @@ CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the DPWA_* variables that hold paths, as absolute paths for a start in `folder`.
+    """Return the DPWA_* path variables with absolute paths, resolved from `folder`.
 
     This keeps checkpoints out of the temporary folder that has a generated configuration.
     """

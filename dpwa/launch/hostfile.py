@@ -1,4 +1,4 @@
-"""Reads a list of hosts in the format of MPI and DeepSpeed, and names the nodes of each host.
+"""Reads hostfiles in the format of MPI and DeepSpeed, and assigns names and ports to nodes.
 
     # two machines
     10.0.0.1 slots=4
@@ -28,7 +28,7 @@ _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host, with the name or address that other hosts use for it, and its number of nodes."""
+    """A host in a hostfile: the name or address for other hosts, and the number of nodes."""
 
     host: str
     slots: int
@@ -86,7 +86,7 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the hostfile line of this machine: the line of the host `chosen`, if set.
+    """Return this machine's line in the hostfile, or the line of the host `chosen`, if set.
 
     Otherwise, it is the line with the name or an address of this machine.
     """

@@ -92,7 +92,7 @@ class OutputPipe:
         return self._pipe.closed
 
     def read_lines(self) -> list[str] | None:
-        """Return the lines in the next chunk, or `None` if the process has closed the stream."""
+        """Read a chunk. Return the complete lines, or `None` if the process closed the stream."""
         try:
             data = os.read(self._pipe.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -112,7 +112,7 @@ class _Life(NamedTuple):
 
 
 class Forked:
-    """A child process that a spare process forked, with the methods of `Popen` that dpwa uses."""
+    """A process that a spare process has forked, with the methods of `Popen` that dpwa uses."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -174,7 +174,7 @@ class NodeProcess:
         }
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
-        """Send a signal to the node's process and to all processes that it has started.
+        """Send a signal to the node's first process and to the processes started by that process.
 
         Processes that have left its process group get the signal only if `to_all` is true.
         """
@@ -202,7 +202,7 @@ class NodeProcess:
         return [p for p, was in self._strays.items() if (it := _life(p)) and it.since == was.since]
 
     def has_ended(self) -> bool:
-        """Return whether the node's process has ended. Processes that it started may still live.
+        """Return whether the node's first process has ended. Child processes may still live.
 
         The process is not reaped, so that no other group can get the number of its group.
         """
@@ -225,14 +225,14 @@ class NodeProcess:
 
 @dataclass
 class _Watched:
-    """A node that has not been reaped. `drain` starts when the first process of the node ends."""
+    """A node whose end is not yet reported. `drain` starts when the node's first process ends."""
 
     process: NodeProcess
     drain: Deadline | None = None
     leftovers: Deadline | None = None
 
     def is_over(self) -> bool:
-        """Return whether all processes of the node have ended, or have had enough time to end."""
+        """Return whether all processes of the node have ended, or the time limit has expired."""
         if self.leftovers is not None and self.leftovers.expired():
             return True
         is_silent = all(pipe.closed for pipe in self.process.outputs.values())
@@ -240,7 +240,7 @@ class _Watched:
 
 
 class _Spare(Closeable):
-    """Keeps a spare process that can become the next restarted node.
+    """Keeps a preloaded spare process, which can become the next restarted node.
 
     On Linux, a spare process that becomes a node first forks the next spare process. Otherwise, a
     spare process is started SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after
@@ -250,7 +250,7 @@ class _Spare(Closeable):
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], clock: Clock
     ) -> None:
-        """Start spare processes in the environment of any node. `claim_process` sets the node."""
+        """Set the command and a common environment. `claim_process` adds a node's own variables."""
         self._command = [command[0], str(SPARE_SCRIPT), *command[1:]]
         self._environment = environment
         self._clock = clock
@@ -278,7 +278,7 @@ class _Spare(Closeable):
             self._process, self._control = NodeProcess("spare", started), control
 
     def claim_process(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
-        """Turn the spare process into a node and return the process, or `None` without a spare."""
+        """Return the spare process, turned into a node, or `None` if no spare process is ready."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
         process, control = self._process, self._control
@@ -323,7 +323,7 @@ class _Spare(Closeable):
             os.close(descriptor)
 
     def _take_in(self, timeout_s: float = 0.0) -> None:
-        """Use the forked process as the next spare process if its id is reported in time."""
+        """Register the forked process as the next spare, if its id arrives within `timeout_s`."""
         if self._control is None or not self._outputs:
             return
         self._control.settimeout(timeout_s)
@@ -343,7 +343,7 @@ class _Spare(Closeable):
 
 
 def _adopt_orphans(*, is_wanted: bool) -> bool:
-    """Set whether this process adopts its orphaned descendants. Return whether this worked."""
+    """Set whether this process is a subreaper, which adopts orphans. Return whether this worked."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
@@ -434,7 +434,7 @@ class LocalEngine:
         yield NodeEnded(process.name, code, told)
 
     def _ending_of(self, node: str) -> Path:
-        """Return the file in which a node writes the state of its training. See `told_ending`."""
+        """Return the path of a node's report on the end of its training. See `told_ending`."""
         return self._folder / f"ending-{node}"
 
     def _close(self, pipe: OutputPipe) -> list[str]:

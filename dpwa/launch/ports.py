@@ -39,7 +39,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 @contextmanager
 def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
-    """Find free ports like `free_ports`, and hold the ports until the block ends."""
+    """Yield free TCP ports, as in `free_ports`, and keep the ports reserved in the block."""
     with ExitStack() as held:
         try:
             ports = [_hold_port(host, held) for _ in range(count)]

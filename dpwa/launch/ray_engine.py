@@ -40,7 +40,7 @@ Resources = Mapping[str, float]
 
 @contextmanager
 def connected(needed: Resources) -> Iterator[None]:
-    """Connect this process to a Ray cluster until the block ends.
+    """Connect this process to a Ray cluster until the `with` block ends.
 
     The cluster is the one at RAY_ADDRESS, or on this machine. If there is none, or the address is
     `local`, Ray is started on this machine until the block ends, with the CPUs that the nodes need.
@@ -87,7 +87,7 @@ def new_actor(resources: Resources, machine: str | None = None) -> Any:
 def place_actors(
     names: Sequence[str], resources: Resources, note: Callable[[str], None]
 ) -> dict[str, tuple[Any, RayPlace]]:
-    """Let Ray place all nodes on machines. Return each node's actor and place, by node name.
+    """Start an actor for each node, on a machine chosen by Ray. Return actors and places by node.
 
     If all nodes are on one machine, their addresses are on loopback. After a long wait, `note` is
     called with a message.
@@ -155,7 +155,7 @@ def _require(needed: Resources, there: Resources) -> None:
 
 
 class RayEngine:
-    """Starts each node of a spec in the Ray actor that `place_actors` made for this node.
+    """Runs each node of a launch in the node's Ray actor from `place_actors`.
 
     If an actor or its worker process dies, its node is reported as ended by SIGKILL. A restarted
     node gets a new actor on the same machine, because its peers know its address there.
@@ -257,7 +257,7 @@ class RayEngine:
 
 
 def _reason(error: Exception) -> str:
-    """Return Ray's message about a dead actor, without the advice in it."""
+    """Return Ray's reason for the death of an actor, without Ray's advice to users."""
     lines = [line for line in str(error).splitlines() if line.startswith("The actor")]
     return " ".join(lines[-1].split(". ")[:1]) if lines else _last_line(error)
 

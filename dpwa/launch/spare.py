@@ -1,4 +1,4 @@
-"""A spare process, which has imported torch and waits until the launcher makes it a node.
+"""Script of a spare process: import torch in advance, then wait for the launcher's node.
 
 It is run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a
 socket as standard input. A line of JSON from the socket has the variables of the node that the
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def told() -> Any:
-    """Wait until the launcher assigns a node to this process. Return `None` if not needed."""
+    """Wait until the launcher assigns a node. Return the node's variables, or `None` if unused."""
     launcher = os.getppid()
     while True:
         with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:

@@ -31,7 +31,7 @@ WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Decides which signal is due: the received one, SIGTERM 5 s later, SIGKILL 2 s after that."""
+    """Schedule of stop signals: the received signal, SIGTERM 5 s later, and SIGKILL 2 s later."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class StopLadder:
 
     @property
     def patience_s(self) -> float:
-        """The maximum time, in seconds, for which a callback may delay the stop of the run."""
+        """The maximum seconds that a callback may run. Infinite before a request to stop."""
         if not self.stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S

@@ -74,7 +74,7 @@ class Restarts:
         self._began[node] = now
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
-        """Plan the restart of a node that has ended. Return `None` if it is not restarted."""
+        """Plan the restart of an ended node, or return `None` if no restart of the node is left."""
         if self._counts[node] >= self._most:
             return None
         self._counts[node] += 1
@@ -110,7 +110,7 @@ def run_nodes(
     on_restart: Callable[[Restart], None] | None = None,
     engine: NodeEngine | None = None,
 ) -> dict[str, int]:
-    """Start every node of the spec, and return their exit codes by name when all have ended.
+    """Start all nodes of `spec`, wait until all have ended, and return exit codes by node name.
 
     SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops the nodes. All nodes get that signal.
     Nodes that still run after 5 s get SIGTERM, and SIGKILL 2 s later. A second SIGINT kills all
