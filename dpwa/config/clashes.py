@@ -48,7 +48,7 @@ _NEEDS = (
         "quarantine_s",
         0,
         lambda kind: kind.repeats or _averages(kind),
-        "the loss does not show which peer is bad with algorithm: {}",
+        "the loss cannot identify a bad peer with algorithm: {}",
     ),
     _Need(
         "fraction",

@@ -46,7 +46,7 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
         raise ConfigError(problems.lines())
     if not edges:
         raise ConfigError(
-            [f"{source}: expected edges, such as w1 w2 (the file has none) [DPWA-E003]"]
+            [f"{source}: expected edges, such as w1 w2 (the file has no edges) [DPWA-E003]"]
         )
     return EdgeList.from_pairs(names or tuple(dict.fromkeys(_flat(edges))), edges)
 

@@ -219,7 +219,8 @@ def _note_misfit(
         cut = error.text.removeprefix(f"topology {chosen}: ")
         message = str(error) if cut == error.text else f"{cut} [DPWA-E238]"
     except Exception as error:  # noqa: BLE001 - the topology of a plugin may raise anything
-        message = f"expected neighbours from it (got {type(error).__name__}: {error}) [DPWA-E239]"
+        got_it = f"got {type(error).__name__}: {error}"
+        message = f"expected neighbours from {chosen} ({got_it}) [DPWA-E239]"
     if message:
         document.note(("topology",), message)
 

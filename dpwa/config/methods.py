@@ -18,9 +18,9 @@ class ClipOptions(StrictModel):
 
     quantile: Fraction = Field(
         default=0.5,
-        description="the radius for clipping is this quantile of the recent distances to peers",
+        description="quantile of the recent distances to peers. This distance is the limit of clip",
     )
-    window: int = Field(default=50, ge=5, description="number of recent distances to remember")
+    window: int = Field(default=50, ge=5, description="number of recent distances that count")
 
 
 class Method(NamedTuple):

@@ -278,10 +278,10 @@ class Config(StrictModel):
 
     nodes: Annotated[tuple[NodeConfig, ...], Unlike.WARNS] = Field(
         json_schema_extra={"minItems": 1},  # unless `join` is set, see `clashes`
-        description="the nodes of the run. Each node has an entry with name, host, port and, if "
-        "needed, group (the name of its group), bind (the address to listen on, if "
-        "this is not the host) and codec (for fetches from this node). endpoint: "
-        "ipc:///path replaces host and port",
+        description="the nodes of the run. Each entry has the name, host and port of a node. "
+        "Optional keys are group (the name of the node's group), bind (the address to listen on, "
+        "if this is not the host) and codec (for fetches from this node). The key endpoint, with "
+        "ipc:///path, replaces host and port",
     )
     fetch_probability: Fraction = Field(
         default=1.0, description="probability from 0 to 1 that `update_send` fetches from a peer"
@@ -317,20 +317,20 @@ class Config(StrictModel):
     )
     merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",
-        description="delta keeps the local step that the node took during the fetch. "
-        "interpolate is the rule of dpwa in 2017, and the default only in the "
-        "list form of 2017",
+        description="rule of a merge. delta keeps the local step that the node took during the "
+        "fetch. interpolate is the rule of dpwa in 2017. Only configurations in the list form of "
+        "2017 have interpolate as their default",
     )
     buffers: Annotated[Literal["average", "keep"], Unlike.WARNS] = Field(
         default="average",
         description="floating-point buffers such as batch-norm statistics. With average, nodes "
-        "merge them like the parameters. With keep, each node keeps its own buffers",
+        "merge these buffers like the parameters. With keep, each node keeps its own buffers",
     )
     transport: Literal["auto", "tcp", "shm"] = Field(
         default="auto",
-        description="auto reads the shared memory of peers on the same host, and streams "
-        "snapshots from other peers. tcp always streams. shm merges only peers on the "
-        "same host",
+        description="way to fetch snapshots. auto reads the shared memory of peers on the same "
+        "host, and streams snapshots over TCP from other hosts. tcp streams from all peers. shm "
+        "reads only shared memory, so nodes fetch only from peers on the same host",
     )
     slots: int = Field(
         default=3, ge=2, le=16, description="maximum number of snapshots of the model in memory"
@@ -353,24 +353,26 @@ class Config(StrictModel):
     )
     guard: Literal["finite", "off"] = Field(
         default="finite",
-        description="finite refuses snapshots with NaN or infinite values. off merges them",
+        description="with finite, nodes refuse snapshots with NaN or infinite values. With off, "
+        "nodes merge such snapshots",
     )
     robust: Literal["none", "clip"] = Field(
         default="none",
-        description="clip limits the distance that a merge can move a node. The node learns this "
-        "distance, so that a peer with wrong values does little harm",
+        description="clip limits the distance that a merge can move a node. The limit follows "
+        "from earlier distances, so that a peer with wrong values does little harm",
     )
     repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
-        description="whether a node skips a snapshot that it has merged before, or merges it "
-        "again. The default depends on the algorithm, and is skip for gossip",
+        description="skip: a node merges each snapshot of a peer once. merge: a node may merge "
+        "the same snapshot again. The default depends on the algorithm, and is skip for gossip",
     )
     quarantine_s: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="seconds of the first quarantine of a peer, which starts after the loss "
-        "jumped at several merges of this peer. 0 = off",
+        description="duration in seconds of a peer's first quarantine. In quarantine, a node "
+        "does not merge the peer. A quarantine starts if the node's loss rose sharply after "
+        "several merges with the same peer. 0 = off",
     )
     loss_window: Annotated[int, Unlike.WARNS] = Field(
         default=50,
@@ -382,8 +384,8 @@ class Config(StrictModel):
         default=10.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="seconds after which the leader loses this role if there are no reports of "
-        "its loss",
+        description="seconds without a report of the leader's loss. After that, a different node "
+        "becomes the leader",
     )
     lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
@@ -423,9 +425,9 @@ class Config(StrictModel):
     )
     state_dir: str = Field(
         default="",
-        description="with join, the folder in which a node stores the members for its next "
-        "start, relative to the folder of this file. The default is the folder of the "
-        "checkpoints, if it is set",
+        description="with `join`, the folder in which a node stores the list of members for its "
+        "next start. The path is relative to the folder of this file. The default is the folder "
+        "of the checkpoints, if there are checkpoints",
     )
     listen: Annotated[str, _checked(is_listen_endpoint, _LISTEN)] | None = Field(
         default=None,
@@ -445,9 +447,9 @@ class Config(StrictModel):
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
         description="state that a node starts from. peers: the state of peers that have "
-        "trained. own: the node's newest checkpoint. newest: own or peers, whichever has "
-        "more training. null: peers if `join` is set. Without `join`, null means newest, but only "
-        "from peers that are far ahead",
+        "trained. own: the node's newest checkpoint. newest: of these two states, "
+        "the state with more training. null: peers if `join` is set. Without `join`, null means "
+        "newest, but a node adopts the state of peers only if they are far ahead",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,
@@ -465,9 +467,9 @@ class Config(StrictModel):
         default=2,
         ge=1,
         le=16,
-        description="number of peers from which a node fetches the state in parallel, if they "
-        "have equal copies of it, as with `together`. Otherwise, a node fetches the "
-        "state from one peer",
+        description="number of peers from which a node fetches the state in parallel, if these "
+        "peers have equal states, as with `together`. Otherwise, a node fetches the whole state "
+        "from one peer",
     )
     state_serving: int = Field(
         default=2,
@@ -477,9 +479,9 @@ class Config(StrictModel):
     )
     checkpoint: CheckpointOptions = Field(
         default=CheckpointOptions(),
-        description="checkpoints of each node: dir (the folder, without which there are no "
-        "checkpoints), every_steps (updates between two checkpoints) and keep (number "
-        "of checkpoints to keep)",
+        description="checkpoints of each node. dir is their folder, and without dir there are no "
+        "checkpoints. every_steps is the number of updates between two checkpoints. keep is the "
+        "number of checkpoints to keep",
     )
     run_log: str = Field(
         default="",
@@ -488,9 +490,9 @@ class Config(StrictModel):
     )
     metrics: MetricsOptions = Field(
         default=MetricsOptions(),
-        description="serves /metrics to Prometheus: port (for the first of `nodes`, and the "
-        "next ports for the other nodes, 0 = any free port, null = no metrics) and host "
-        "(address to listen on)",
+        description="address at which each node serves /metrics to Prometheus. port is the port "
+        "of the first of `nodes`, and the other nodes use the next ports. port: 0 means any free "
+        "port, and port: null means no metrics. host is the address to listen on",
     )
     max_upload_mbps: float | None = Field(
         default=None,
@@ -501,13 +503,14 @@ class Config(StrictModel):
     )
     needs_finish: bool = Field(
         default=True,
-        description="whether a node that ends its training without `finish` counts as failed, "
-        "whatever its exit code. off is for scripts that never call `finish`",
+        description="with on, a node that ends without a call of `finish` has failed, even with "
+        "exit code 0. off is for scripts that never call `finish`",
     )
     if_refused: Literal["warn", "raise"] = Field(
         default="warn",
-        description="reaction of a node that every peer refuses, for example because its model, "
-        "algorithm or settings differ. With `warn`, it trains alone and warns every minute. With "
+        description="reaction of a node that every peer refuses, for example because models, "
+        "algorithms or settings differ. With `warn`, the node trains alone, and warns every "
+        "minute. With "
         "`raise`, `update_send` raises a `MismatchError` after a few seconds",
     )
     connections: int = Field(
@@ -655,7 +658,9 @@ class Config(StrictModel):
             )
         options = dict(self.options).get(name) or default_options(found.options)
         if options is None:
-            raise UserError(f"{found.kind} {name!r} needs options, but none are set [DPWA-E018]")
+            raise UserError(
+                f"{found.kind} {name!r} needs options, but the configuration has none [DPWA-E018]"
+            )
         return options
 
     def to_mapping(self) -> JsonObject:

@@ -96,7 +96,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name that is most similar to `name`, or empty text."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+    return f". Did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def listing(names: Sequence[str], most: int = _LISTED_NAMES) -> str:

@@ -79,6 +79,6 @@ def variants_named(names: str) -> tuple[Variant, ...]:
     known = dict.fromkeys([word for variant in VARIANTS for word in variant.words])
     for name in wanted.difference(known):
         near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f". Did you mean {near[0]}?" if near else ""
         raise ValueError(f"expected some of {','.join(known)} (got {name!r}){hint}")
     return tuple(variant for variant in VARIANTS if wanted.intersection(variant.words))

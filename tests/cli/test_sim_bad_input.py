@@ -23,7 +23,7 @@ def refused(*arguments):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (SCENARIO + "rouds: 3\n", ":4:1: rouds: unknown key; did you mean rounds?"),
+        (SCENARIO + "rouds: 3\n", ":4:1: rouds: unknown key. Did you mean rounds?"),
         (SCENARIO + "network: {latency_ms: -1}\n",
          ":4:23: network.latency_ms: expected a number of at least 0 (got -1)"),
         (SCENARIO + "network:\n  upload_mbps: 0\n",
@@ -58,20 +58,20 @@ def test_a_file_that_is_no_text(path):
 def test_what_is_no_file(tmp_path):
     assert "SCENARIO: expected a file, or one of datacenter, " in refused(tmp_path)
     assert "(got nowhere.yaml)" in refused("nowhere.yaml")
-    assert "(got datacentre); did you mean datacenter?" in refused("datacentre")
+    assert "(got datacentre). Did you mean datacenter?" in refused("datacentre")
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--set", "nodes"], "--set: expected KEY=VALUE (got nodes)"),
-        (["--set", "nods=3"], "nods: unknown key; did you mean nodes?"),
+        (["--set", "nods=3"], "nods: unknown key. Did you mean nodes?"),
         (
             ["--set", "nodes=3", "--sweep", "nodes=3,4"],
             "--sweep: expected each key only once, and not in --set (got nodes)",
         ),
-        (["--sweep", "algorithm=gossip,lsdg"], "did you mean lsgd?"),
-        (["--sweep", "topolgy=ring,random"], "topolgy: unknown key; did you mean topology?"),
+        (["--sweep", "algorithm=gossip,lsdg"], "Did you mean lsgd?"),
+        (["--sweep", "topolgy=ring,random"], "topolgy: unknown key. Did you mean topology?"),
         (["--sweep", "topology="], "--sweep: expected values between the commas (got topology=)"),
         (["--seed", "3"], "--seed was removed. Use --set seed=N"),
         (["--sweep", "topology"], "--sweep: expected KEY=A,B,C (got topology)"),

@@ -134,9 +134,9 @@ def test_a_graph_that_leaves_nodes_behind_names_a_pair_and_exits_with_1(tmp_path
 
 
 def test_mistakes_say_what_was_expected():
-    assert "(got rnig); did you mean ring?" in mistake(UnknownNameError, "rnig")
+    assert "(got rnig). Did you mean ring?" in mistake(UnknownNameError, "rnig")
     assert mistake(ConfigError, "grid", "--set", "colums=3", "--set", "x") == (
-        "--set: colums: unknown key; did you mean columns?\n--set: expected KEY=VALUE (got x)"
+        "--set: colums: unknown key. Did you mean columns?\n--set: expected KEY=VALUE (got x)"
     )
     assert mistake(ConfigError, "small_world", "--set", "neighbours=3") == (
         "--set: neighbours: expected an even number of at least 2 (got 3)"

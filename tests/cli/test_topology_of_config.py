@@ -73,7 +73,7 @@ def test_mistakes_of_the_configuration_are_told(file: Path) -> None:
     result = run_dpwa("topology", "--config", file)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{file}:2:11: topology: expected one of random, full, ring, " in result.stderr
-    assert result.stderr.endswith("(got rnig); did you mean ring? [DPWA-E178]\n")
+    assert result.stderr.endswith("(got rnig). Did you mean ring? [DPWA-E178]\n")
 
 
 def test_too_many_nodes_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

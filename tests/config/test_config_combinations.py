@@ -98,7 +98,7 @@ def test_quarantine_is_refused_where_the_loss_tells_nothing_of_a_peer(
     algorithm: str, tmp_path: Path
 ) -> None:
     assert problems_of(f"{NODES}algorithm: {algorithm}\nquarantine_s: 2.5\n", tmp_path) == [
-        "3:15: quarantine_s: expected 0, because the loss does not show which peer is bad with "
+        "3:15: quarantine_s: expected 0, because the loss cannot identify a bad peer with "
         "algorithm: "
         f"{algorithm} (got 2.5)"
     ]
@@ -214,12 +214,12 @@ def test_all_is_told_beside_other_mistakes(tmp_path: Path) -> None:
         "6:18: interpolation:",
         "environment: DPWA_ROBUST:",
     ]
-    assert found[6].endswith("(got los); did you mean loss?")
+    assert found[6].endswith("(got los). Did you mean loss?")
 
 
 def test_an_unknown_algorithm_is_told_alone(tmp_path: Path) -> None:
     (found,) = problems_of(f"{NODES}algorithm: symetric\nfraction: 0.5\n", tmp_path)
-    assert found.endswith("(got symetric); did you mean symmetric?")
+    assert found.endswith("(got symetric). Did you mean symmetric?")
 
 
 def test_settings_made_in_python_must_fit_together_too() -> None:

@@ -200,8 +200,8 @@ def test_a_real_process_prints_every_mistake_and_no_traceback(
         "run.yaml:1:26: nodes[0].port: expected a whole number from 1 to 65535 (got 0) [DPWA-E178]",
         "run.yaml:2:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
         "(got x) [DPWA-E178]",
-        "run.yaml:3:1: mrege: unknown key; did you mean merge? [DPWA-E206]",
-        "environment: DPWA_TIMEOT_MS: unknown variable; did you mean DPWA_TIMEOUT_MS? [DPWA-E207]",
+        "run.yaml:3:1: mrege: unknown key. Did you mean merge? [DPWA-E206]",
+        "environment: DPWA_TIMEOT_MS: unknown variable. Did you mean DPWA_TIMEOUT_MS? [DPWA-E207]",
     ]
 
 
@@ -244,4 +244,4 @@ def test_check_takes_the_settings_of_this_folder(tmp_path: Path, monkeypatch) ->
     Path("dpwa.yaml").write_text("timeout_ms: 400\n")
     assert run("check").stdout.startswith("dpwa.yaml: OK, settings without nodes")
     Path("dpwa.yaml").write_text("timout_ms: 400\n")
-    assert "did you mean timeout_ms?" in run("check").stderr
+    assert "Did you mean timeout_ms?" in run("check").stderr

@@ -104,17 +104,17 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "problem"),
     [
-        ("DPWA_TIMEOT_MS", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
-        ("DPWA_timeout_ms", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
-        ("DPWA_CONSTANT_VALUE", "1", "unknown variable; did you mean DPWA_CONSTANT__VALUE?"),
+        ("DPWA_TIMEOT_MS", "5", "unknown variable. Did you mean DPWA_TIMEOUT_MS?"),
+        ("DPWA_timeout_ms", "5", "unknown variable. Did you mean DPWA_TIMEOUT_MS?"),
+        ("DPWA_CONSTANT_VALUE", "1", "unknown variable. Did you mean DPWA_CONSTANT__VALUE?"),
         ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration file"),
         ("DPWA_LINKS", "1", "unknown variable, expected this list in the configuration file"),
-        ("DPWA_NOLOCO_GAMA", "1", "unknown variable; did you mean DPWA_NOLOCO__GAMMA?"),
+        ("DPWA_NOLOCO_GAMA", "1", "unknown variable. Did you mean DPWA_NOLOCO__GAMMA?"),
         (
             "DPWA_ALGORITHM",
             "lsdg",
             "expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
-            "symmetric, together (got lsdg); did you mean lsgd?",
+            "symmetric, together (got lsdg). Did you mean lsgd?",
         ),
         (
             "DPWA_LSGD__LOCAL_PERIOD",
@@ -140,7 +140,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "because consensus_control was removed",
         ),
         ("DPWA_AVG_SIZE", "9", "unknown variable, expected loss_window (see docs/migration.md)"),
-        ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable; did you mean DPWA_CHECKPOINT__KEEP?"),
+        ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable. Did you mean DPWA_CHECKPOINT__KEEP?"),
         ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (
             "DPWA_XYZZY",
@@ -157,7 +157,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         (
             "DPWA_INTERPOLATION",
             "clok",
-            "expected one of constant, clock, loss, leader (got clok); did you mean clock?",
+            "expected one of constant, clock, loss, leader (got clok). Did you mean clock?",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_all_mistakes_are_told_with_their_places():
     text = "w1 w2\n  w1 w22\nw1\nw1 w2 w3\nw2 <- w1\nw3 -> w3\nw1, w2"
     expected = "expected two names of nodes, such as w1 w2 or w1 -> w2"
     assert problems(text) == [
-        "edges.txt:2:3: w22: expected the name of a node; did you mean w2?",
+        "edges.txt:2:3: w22: expected the name of a node. Did you mean w2?",
         f"edges.txt:3:1: {expected} (got w1)",
         f"edges.txt:4:1: {expected} (got w1 w2 w3)",
         f"edges.txt:5:1: {expected} (got w2 <- w1)",
@@ -58,7 +58,7 @@ def test_all_mistakes_are_told_with_their_places():
 
 def test_a_file_without_edges_is_a_mistake():
     assert problems("# nothing\n") == [
-        "edges.txt: expected edges, such as w1 w2 (the file has none)"
+        "edges.txt: expected edges, such as w1 w2 (the file has no edges)"
     ]
 
 

@@ -230,7 +230,7 @@ def test_peers_are_all_the_others() -> None:
 
 def test_an_unknown_node_is_refused_with_the_known_names() -> None:
     config = load_config({"nodes": [{"name": "worker1", "port": 1}, {"name": "b", "port": 2}]})
-    expected = r"no node is named 'worker'; did you mean worker1\? \(known: worker1, b\)"
+    expected = r"no node is named 'worker'. Did you mean worker1\? \(known: worker1, b\)"
     for ask in (config.node, config.peers_of):
         with pytest.raises(UnknownNameError, match=expected):
             ask("worker")
@@ -240,7 +240,7 @@ def test_options_of_an_unknown_name_are_refused_with_the_known_names() -> None:
     config = load_config({"nodes": [{"name": "a", "port": 1}]}, environ={})
     expected = (
         r"^no interpolation rule, algorithm, topology or kind of robust merging is named "
-        r"'nolocco'; did you mean noloco\? \(known: constant, .*, gossip, .*, random, .*, clip\) "
+        r"'nolocco'. Did you mean noloco\? \(known: constant, .*, gossip, .*, random, .*, clip\) "
         r"\[DPWA-E015\]$"
     )
     with pytest.raises(UnknownNameError, match=expected):

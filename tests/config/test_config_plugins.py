@@ -279,7 +279,7 @@ def test_transactions_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
          "never reach w2)"),
         ("self", "topology 'self' returned [0] for node 0 of 3 in round 0. Expected distinct other "
          "nodes from 0 to 2"),
-        ("chain\nchain: {reach: 3}", "expected neighbours from it (got KeyError: 'reach')"),
+        ("chain\nchain: {reach: 3}", "expected neighbours from chain (got KeyError: 'reach')"),
     ],
 )  # fmt: skip
 def test_a_topology_of_ones_own_must_work(topology: str, problem: str, tmp_path: Path) -> None:

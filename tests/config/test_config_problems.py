@@ -54,10 +54,10 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
     assert problems_of(text, tmp_path) == [
         "run.yaml:3:12: nodes[1].name: expected a unique name (got w1, already used by nodes[0])",
         "run.yaml:3:39: nodes[1].port: expected a whole number from 1 to 65535 (got 99999)",
-        "run.yaml:4:3: timeot_ms: unknown key; did you mean timeout_ms?",
+        "run.yaml:4:3: timeot_ms: unknown key. Did you mean timeout_ms?",
         "run.yaml:5:22: fetch_probability: expected a number from 0 to 1 (got 1.5)",
-        "run.yaml:6:18: interpolation: expected one of constant, clock, loss, leader (got los); "
-        "did you mean loss?",
+        "run.yaml:6:18: interpolation: expected one of constant, clock, loss, leader (got los). "
+        "Did you mean loss?",
         "run.yaml:7:21: constant.value: expected a number from 0 to 1 (got half)",
     ]
 
@@ -102,13 +102,13 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ),
         (
             "merge: delat",
-            "2:8: merge: expected one of interpolate, delta (got delat); did you mean delta?",
+            "2:8: merge: expected one of interpolate, delta (got delat). Did you mean delta?",
         ),
         ("transport: rdma", "2:12: transport: expected one of auto, tcp, shm (got rdma)"),
         ("slots: 17", "2:8: slots: expected a whole number from 2 to 16 (got 17)"),
         (
             "codec: int7",
-            "2:8: codec: expected one of none, fp16, bf16, int8 (got int7); did you mean int8?",
+            "2:8: codec: expected one of none, fp16, bf16, int8 (got int7). Did you mean int8?",
         ),
         (
             "codec: topk",
@@ -124,7 +124,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ),
         ("checkpoint: 5", "2:13: checkpoint: expected a mapping with dir, every_steps, keep, or 0 "
          "for the defaults (got 5)"),
-        ("checkpoint: {keeps: 1}", "2:14: checkpoint.keeps: unknown key; did you mean keep?"),
+        ("checkpoint: {keeps: 1}", "2:14: checkpoint.keeps: unknown key. Did you mean keep?"),
         ("fraction: off", "2:11: fraction: expected a number above 0 and of at most 1 (got off)"),
         ("guard: nan", "2:8: guard: expected one of finite, off (got nan)"),
         ("links: {}", "2:8: links: expected a list (got a mapping)"),
@@ -148,7 +148,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "constant: on",
             "2:11: constant: expected a mapping with value, or 0 for the defaults (got on)",
         ),
-        ("constant: {valeu: 1}", "2:12: constant.valeu: unknown key; did you mean value?"),
+        ("constant: {valeu: 1}", "2:12: constant.valeu: unknown key. Did you mean value?"),
         ("clock: [0]", "2:8: clock: expected 0, for no options (got a list)"),
         ("clock: {value: 1}", "2:9: clock.value: unknown key, expected none"),
         ("leader: {strength: 2}", "2:20: leader.strength: expected a number from 0 to 1 (got 2)"),
@@ -162,15 +162,15 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         (
             "algorithm: push-sum",
             "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
-            "symmetric, together (got push-sum); did you mean push_sum?",
+            "symmetric, together (got push-sum). Did you mean push_sum?",
         ),
         ("algorithm: clip", "2:12: algorithm: expected one of elastic, gossip, "),
         (
             "topology: rnig",
             "2:11: topology: expected one of random, full, ring, grid, torus, exponential, "
-            "one_peer_exponential, star, small_world, file (got rnig); did you mean ring?",
+            "one_peer_exponential, star, small_world, file (got rnig). Did you mean ring?",
         ),
-        ("robust: clib", "2:9: robust: expected one of none, clip (got clib); did you mean clip?"),
+        ("robust: clib", "2:9: robust: expected one of none, clip (got clib). Did you mean clip?"),
         ("lr_spread: log", "2:12: lr_spread: expected one of none, linear, power (got log)"),
         (
             "consensus_control: 0",
@@ -189,7 +189,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
          "local_period, 4 (got 18)"),
         ("lsgd: {local_period: 5}", "2:7: lsgd.global_period: missing, expected a multiple of "
          "local_period, 5"),
-        ("lsgd: {gobal_period: 8}", "2:8: lsgd.gobal_period: unknown key; did you mean "
+        ("lsgd: {gobal_period: 8}", "2:8: lsgd.gobal_period: unknown key. Did you mean "
          "global_period?"),
         ("push_sum: {probability: 2}", "2:25: push_sum.probability: expected a number from 0 to 1 "
          "(got 2)"),
@@ -221,7 +221,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("allow: {a b: '%s'}" % ("0" * 40), "2:9: allow.a b: expected 1 to 64 letters, digits, "
          "dots, underscores or hyphens (got a b)"),
         ("zzz: 1", "2:1: zzz: unknown key, expected one of nodes, "),
-        ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
+        ("Seed: 1", "2:1: Seed: unknown key. Did you mean seed?"),
         ('"of two\\nlines": 1', '2:1: "of two\\nlines": unknown key, expected one of nodes, '),
         ("? [a, b]\n: 1", '2:3: ?: expected text as the key (got a list)'),
         (
@@ -263,7 +263,7 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
         ("{name: a, port: 1, bind: 'tcp://*'}", "1:34: nodes[0].bind: expected a host name or IP "
          "address without scheme, port or brackets (got tcp://*)"),
         ("{name: a, port: 1, host: ~}", "1:34: nodes[0].host: expected text (got nothing)"),
-        ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key; did you mean port?"),
+        ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key. Did you mean port?"),
         ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected the key "
          "only once "
          "(first on line 1)"),
@@ -286,7 +286,7 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
         ("{name: a, endpoint: ~}", "1:9: nodes[0].port: missing, expected a whole number from 1 "
          "to 65535, or an endpoint"),
         ("{name: a, port: 1, codec: fp1}", "1:35: nodes[0].codec: expected one of none, fp16, "
-         "bf16, int8 (got fp1); did you mean fp16?"),
+         "bf16, int8 (got fp1). Did you mean fp16?"),
         ("{name: a, port: 1, codec: topk}", "1:35: nodes[0].codec: expected fraction: 0.05 with "
          "codec: int8, because the codec topk was removed (got topk)"),
         ("w1", "1:9: nodes[0]: expected a mapping with name, host, endpoint, port, group, "
@@ -384,7 +384,7 @@ def test_an_address_in_another_spelling_is_the_same(
     ("link", "problem"),
     [
         ("{between: [w1, w22], codec: int8}", "4:25: links[1].between[1]: expected one of w1, w2 "
-         "(got w22); did you mean w2?"),
+         "(got w22). Did you mean w2?"),
         ("{between: [w2, w2], codec: int8}", "4:20: links[1].between: expected two different "
          "nodes (got w2 twice)"),
         ("{between: [w2, w1], codec: int8}", "4:20: links[1].between: expected each pair of "
@@ -398,7 +398,7 @@ def test_an_address_in_another_spelling_is_the_same(
          "(got a mapping)"),
         ("{codec: int8}", "4:10: links[1].between: missing, expected a list with 2 items"),
         ("{between: [w1, w2], codec: int9}", "4:37: links[1].codec: expected one of none, fp16, "
-         "bf16, int8 (got int9); did you mean int8?"),
+         "bf16, int8 (got int9). Did you mean int8?"),
         ("{between: [w2, w1], codec: topk}", "4:37: links[1].codec: expected fraction: 0.05 with "
          "codec: int8, because the codec topk was removed (got topk)"),
     ],
@@ -457,7 +457,7 @@ def test_mistakes_in_a_mapping_have_key_paths() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(source, environ={})
     assert sorted(caught.value.problems) == [
-        "<config>: mrege: unknown key; did you mean merge?",
+        "<config>: mrege: unknown key. Did you mean merge?",
         "<config>: nodes[0].port: expected a whole number from 1 to 65535 (got True)",
         "<config>: nodes[1].name: expected text (got 5.5)",
         "<config>: seed: expected a whole number from 0 to 9223372036854775807 or nothing "

@@ -94,7 +94,7 @@ def test_mistakes_in_the_file_have_places_of_their_own(folder: Path) -> None:
     assert problems_of(BY_FILE + "seed: x\n", folder) == [
         "run.yaml:4:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
         "(got x)",
-        "edges.txt:3:3: w33: expected the name of a node; did you mean w3?",
+        "edges.txt:3:3: w33: expected the name of a node. Did you mean w3?",
         "edges.txt:4:1: expected two different nodes (got w3 twice)",
     ]
 
@@ -103,7 +103,7 @@ def test_mistakes_in_the_file_have_places_of_their_own(folder: Path) -> None:
     ("content", "problem"),
     [
         (None, "expected a readable file (No such file or directory)"),
-        ("# none\n", "expected edges, such as w1 w2 (the file has none)"),
+        ("# none\n", "expected edges, such as w1 w2 (the file has no edges)"),
     ],
 )
 def test_a_file_without_edges_is_told_where_it_is_named(

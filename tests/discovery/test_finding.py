@@ -172,7 +172,7 @@ def test_mistakes_in_arguments_are_named(found):
     with pytest.raises(ConfigError) as error:
         found(name="w1", nodes=NODES, timeout_sm=1, fetch_probability=2)
     assert error.value.problems == (
-        "<arguments>: timeout_sm: unknown key; did you mean timeout_ms?",
+        "<arguments>: timeout_sm: unknown key. Did you mean timeout_ms?",
         "<arguments>: fetch_probability: expected a number from 0 to 1 (got 2)",
     )
 

@@ -83,11 +83,11 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         "nodes: 9\n"
     )
     expected = [
-        ":2:1: rouds: unknown key; did you mean rounds?",
-        ":3:1: topolgy: unknown key; did you mean topology?",
+        ":2:1: rouds: unknown key. Did you mean rounds?",
+        ":3:1: topolgy: unknown key. Did you mean topology?",
         ":4:23: network.latency_ms: expected a number of at least 0 (got -2)",
-        ":4:27: network.los: unknown key; did you mean loss?",
-        ":5:13: consensus.dimensions: unknown key; did you mean dimension?",
+        ":4:27: network.los: unknown key. Did you mean loss?",
+        ":5:13: consensus.dimensions: unknown key. Did you mean dimension?",
         ":6:19: constant.value: expected a number from 0 to 1 (got 3)",
         f":7:1: run_log: {NO_OTHERS}",
         ":8:1: nodes: duplicate key, expected the key only once (first on line 1)",
@@ -173,8 +173,8 @@ def test_mistakes_in_overrides_are_told_by_their_keys():
     }
     scenario = {**SMALL, "network": {"sites": [{"name": "a"}]}}
     told = "\n".join(problems_of(scenario, overrides))
-    assert "network.latncy_ms: unknown key; did you mean latency_ms?" in told
-    assert "rouns: unknown key; did you mean rounds?" in told
+    assert "network.latncy_ms: unknown key. Did you mean latency_ms?" in told
+    assert "rouns: unknown key. Did you mean rounds?" in told
     assert "network.sites.2.name: expected the number of an item, below 1" in told
     assert "network.loss: expected a number" in told
     assert "churn.lost: expected valid YAML" in told
