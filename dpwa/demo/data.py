@@ -46,7 +46,7 @@ def load_digits() -> tuple[Examples, Examples]:
 def label_skewed_shards(
     labels: Integers, count: int, seed: int, shared_fraction: float = SHARED_FRACTION
 ) -> list[Integers]:
-    """Divide the examples between `count` shards, each with mostly its own few classes.
+    """Split the examples into `count` label-skewed shards, each dominated by a few classes.
 
     Class c belongs to the shards i with i = c modulo min(count, number of classes). A share of each
     class, `shared_fraction` (0 to 1), is divided equally between all shards. The same seed gives
@@ -75,7 +75,7 @@ def _deal(members: Integers, shards: list[list[int]], owners: list[int]) -> None
 
 
 def _standardised(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Scale both by mean and deviation of all training pixels, because some pixels never vary."""
+    """Scale both sets by one mean and deviation of all training pixels. Some pixels never vary."""
     mean, deviation = train.images.mean(), train.images.std()
     return (
         Examples((train.images - mean) / deviation, train.labels),

@@ -41,7 +41,7 @@ def progress_of(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
 
 
 class ProgressView:
-    """One bar per node, which fills once for each phase of training.
+    """A progress bar for each node. The bar fills once in each phase of the training.
 
     Without a terminal, a line is printed when all nodes have reached the next phase. Every few
     seconds, a line shows the progress of the slowest node.

@@ -61,7 +61,7 @@ class DemoResult(StrictModel):
 
 
 def summarise(history: History, names: Sequence[str], seconds: float) -> DemoResult:
-    """Return the result of the nodes that ended well. There must be at least one."""
+    """Return the demo's result from the successful nodes `names`, at least one node."""
     nodes, distances = [], []
     for name in names:
         alone, end = history.records_of(name, "alone")[-1], history.records_of(name, "finish")[-1]
@@ -134,7 +134,7 @@ def _draw_curves(axes: Axes, history: History, looks: Looks, value: Value) -> No
 
 
 def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[float, float]]:
-    """Return steps and values of a curve. The gossip curve ends with the result of `finish`."""
+    """Return a curve's points (step, value). A gossip curve ends with the value after `finish`."""
     points = [(float(record.step), value(record)) for record in history.records_of(name, phase)]
     if phase == "gossip":
         end = history.records_of(name, "finish")

@@ -98,7 +98,7 @@ class Learner:
 def train(
     learner: Learner, phase: Phase, tell: Tell, gossip: DpwaPyTorchAdapter | None = None
 ) -> int:
-    """Take all steps, and report from time to time. Return the number of merges."""
+    """Train for all steps, and report progress to `tell`. Return the number of merges."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     losses: list[float] = []
