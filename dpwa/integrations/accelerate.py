@@ -1,4 +1,4 @@
-"""DpwaGossip, for training loops with Hugging Face Accelerate (the extra `accelerate`)."""
+"""DpwaGossip adds gossip to training loops with Hugging Face Accelerate (extra `accelerate`)."""
 
 from __future__ import annotations
 

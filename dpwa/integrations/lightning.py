@@ -1,4 +1,4 @@
-"""DpwaCallback, for the `Trainer` of Lightning (the extra `lightning`)."""
+"""DpwaCallback adds gossip to the `Trainer` of Lightning (extra `lightning`)."""
 
 from __future__ import annotations
 

@@ -57,14 +57,14 @@ class TrainingGossip:
         return int(self.figures().get("dpwa/rounds", 0))
 
     def has_done(self, steps: float, counted: int) -> bool:
-        """Return whether all `steps` are done, although the library has `counted` fewer steps.
+        """Return whether the node has made `steps` updates, although the library counted fewer.
 
         The library does not count the steps of the peer whose state this node has adopted.
         """
         return self.gossip is not None and counted < steps <= self.gossip.updates
 
     def figures(self) -> dict[str, float]:
-        """Return the `metrics` of the adapter, for a logger."""
+        """Return the adapter's `metrics` for a logger, or {} before the training starts."""
         if self.gossip is None:
             return {}
         return self.gossip.metrics()

@@ -1,4 +1,4 @@
-"""DpwaCallback, for the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
+"""DpwaCallback adds gossip to the `Trainer` of Hugging Face Transformers (extra `hf`)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Stop the Trainer at the last step, and count the steps of an adopted state for this."""
+        """Stop the Trainer after the last step. The steps in an adopted state count, too."""
         state.stateful_callbacks[_SAVED] = self.state_dict()  # the Trainer saves it in checkpoints
         if self.has_done(state.max_steps, state.global_step):
             control.should_training_stop = True
