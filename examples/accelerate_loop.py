@@ -1,7 +1,7 @@
-"""A loop with Accelerate trains on texts of Python's library. Each node has a different part.
+"""Train a model of text in a loop with Accelerate. Each node has a different part of the text.
 
+Install, in a clone of dpwa: pip install -c constraints.txt '.[accelerate]'
 Run: dpwa launch -n 2 -- python examples/accelerate_loop.py
-In a clone of dpwa, first: pip install -c constraints.txt '.[accelerate]'
 """
 
 import os
@@ -16,7 +16,7 @@ rank, size = int(os.environ.get("DPWA_RANK", "0")), int(os.environ.get("DPWA_WOR
 modules = ["argparse", "asyncio", "collections", "json", "pathlib", "socket", "string", "typing"]
 text = "".join(__import__(name).__doc__ or "" for name in modules)
 windows = torch.tensor(list(text.encode("ascii", "ignore"))).unfold(0, 9, 1)
-own = windows[rank::size][: 120 * 32]  # private to this node
+own = windows[rank::size][: 120 * 32]  # only this node trains on these windows
 
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = nn.Sequential(nn.Embedding(128, 16), nn.Flatten(), nn.Linear(128, 128), nn.Tanh())
@@ -26,7 +26,7 @@ model, optimizer, batches = accelerator.prepare(
     net, torch.optim.Adam(net.parameters(), lr=3e-3), torch.utils.data.DataLoader(own, 32)
 )
 with DpwaGossip(accelerator, model, optimizer) as gossip:
-    steps = gossip.gossip.updates  # not 0 if the node adopted the state of a peer
+    steps = gossip.gossip.updates  # above 0 if this node has adopted the state of a peer
     for batch in accelerator.skip_first_batches(batches, 2 * steps):
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(batch[:, :8]), batch[:, 8])

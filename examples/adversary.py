@@ -1,4 +1,4 @@
-"""One of eight nodes serves wrong values. Compare the others with and without `robust: clip`.
+"""Let one of eight nodes serve wrong values. Compare the others with and without `robust: clip`.
 
 Run: python examples/adversary.py
 """
@@ -42,7 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=counter(0, 2**31), default=0, help="(%(default)s)")
     options = parser.parse_args()
-    # No file is open yet, and an interrupt may get lost in the import of torch.
+    # The import of torch may swallow a KeyboardInterrupt. No file is open yet, so exit at once.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         show(run_cases(options.steps, options.seed))
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run_cases(steps: int, seed: int) -> list[tuple[float, float]]:
-    """Return the mean and the worst final accuracy of the honest nodes for each case."""
+    """Return the mean and the lowest final accuracy of the honest nodes in each case."""
     from comparison.node import Plan
     from comparison.outcome import Jury
     from comparison.runs import Run, run_all
@@ -81,7 +81,7 @@ def run_cases(steps: int, seed: int) -> list[tuple[float, float]]:
 
 
 def show(accuracies: Sequence[tuple[float, float]]) -> None:
-    """Print the table."""
+    """Print the accuracies of all cases as a table."""
     from rich.console import Console
     from rich.table import Table
 

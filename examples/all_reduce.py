@@ -1,10 +1,10 @@
-"""AllReduceSGD or AllReduceEA on digits, with private shards and different numbers of steps.
+"""Train on digits with AllReduceSGD or AllReduceEA. Each node has its own shard of the data.
 
 Run: dpwa launch -n 4 -- python examples/all_reduce.py sgd
      dpwa launch -n 4 -- python examples/all_reduce.py ea
 
-A node has as many batches as its shard contains. A node without batches left waits for the others,
-and does not count in their averages. If you kill one of the processes, the others continue.
+The shards differ in size, so nodes take different numbers of steps. A node that has finished its
+shard waits, and does not count in the averages. If you kill a process, the other nodes continue.
 """
 
 import argparse
@@ -29,14 +29,14 @@ if "DPWA_NAME" not in os.environ:
 rank, nodes = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
 
 train, test = load_digits()
-shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # only a few classes
-torch.manual_seed(rank)  # nodes start from different parameters, and then synchronize
+shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # mostly few classes
+torch.manual_seed(rank)  # nodes start from different parameters, and synchronize them below
 net = build_model(seed=rank)
-params = [parameter.detach() for parameter in net.parameters()]  # shares the memory of the net
+params = [parameter.detach() for parameter in net.parameters()]  # share memory with the net
 
 
 def gradients(indices):
-    """Return the gradients of the mean loss of a batch."""
+    """Return the gradients of the mean loss of the batch with these indices."""
     net.zero_grad()
     outputs = net(torch.from_numpy(shard.images[indices]))
     functional.cross_entropy(outputs, torch.from_numpy(shard.labels[indices])).backward()
@@ -44,7 +44,7 @@ def gradients(indices):
 
 
 def descend(grads):
-    """Take a step of gradient descent, in place."""
+    """Take one step of gradient descent, in place."""
     for parameter, gradient in zip(params, grads, strict=True):
         parameter.sub_(gradient, alpha=LEARNING_RATE)
 
@@ -58,7 +58,7 @@ def accuracy():
 
 with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as connection:
     averaging = AllReduceSGD(connection) if algorithm == "sgd" else AllReduceEA(connection, tau=5)
-    averaging.synchronize_parameters(params)  # now all nodes have the same parameters
+    averaging.synchronize_parameters(params)  # after this call, all nodes have equal parameters
     rng, steps = np.random.default_rng(rank), 0
     for _ in range(EPOCHS):
         order = rng.permutation(len(shard.labels))
@@ -72,9 +72,9 @@ with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as conne
                 averaging.average_parameters(params)
             steps += 1
         if algorithm == "sgd":
-            averaging.synchronize_parameters(params)  # waits for nodes with more batches
+            averaging.synchronize_parameters(params)  # wait for the nodes with more batches
         else:
             averaging.synchronize_center(params)
     if algorithm == "ea":
-        averaging.copy_center(params)  # the center is the same on all nodes
+        averaging.copy_center(params)  # end with the center, which is equal on all nodes
     print(f"{steps} steps, {connection.world_size} nodes, accuracy {accuracy():.3f}")

@@ -1,4 +1,4 @@
-"""Compare all algorithms: real processes learn the digits with each algorithm.
+"""Compare all algorithms. Four processes learn handwritten digits with each algorithm.
 
 Run: python examples/compare.py
 """
@@ -49,7 +49,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     names = ",".join(variant.name for variant in VARIANTS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--nodes", type=counter(2, 64), default=4, help="processes (%(default)s)")
+    add("--nodes", type=counter(2, 64), default=4, help="number of processes (%(default)s)")
     add("--steps", type=counter(1, 100_000), default=300, help="steps of each node (%(default)s)")
     add("--seed", type=counter(0, 2**31), default=0, help="the first seed (%(default)s)")
     add("--seeds", type=counter(1, 100), default=1, help="number of seeds (%(default)s)")
@@ -64,8 +64,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--shards",
         choices=("shared", "private"),
         default="shared",
-        help="shared: each node samples all data. private: each node samples few of the ten "
-        "classes, and 3 %% of its data from all classes (%(default)s)",
+        help="shared: each node samples all data. private: each node samples a few of the ten "
+        "classes, and takes 3 %% of its data from all classes (%(default)s)",
     )
     add("--out-dir", type=Path, default=Path("compare-output"), help="output folder (%(default)s)")
     return parser.parse_args(arguments)
@@ -79,12 +79,12 @@ def _variants(text: str) -> tuple[Variant, ...]:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Check the options first, and then import modules that need seconds."""
+    """Check the output folder, and then import the modules that take seconds to import."""
     options.out_dir.mkdir(parents=True, exist_ok=True)
-    for name in (CHART_NAME, FIGURES_NAME):  # old files would look like results of a failed run
+    for name in (CHART_NAME, FIGURES_NAME):  # old files would look like the results of this run
         (options.out_dir / name).touch()
         (options.out_dir / name).unlink()
-    # No file is open yet, and an interrupt may get lost in the import of torch.
+    # The import of torch may swallow a KeyboardInterrupt. No file is open yet, so exit at once.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         import comparison.chart
@@ -95,7 +95,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> dict[Variant, Outcome]:
-    """Do all runs, and return for each variant the medians over all seeds."""
+    """Do all runs. Return the medians over all seeds for each variant."""
     from comparison.node import Plan
     from comparison.outcome import Jury, over_seeds
     from comparison.runs import Run, run_all
@@ -128,7 +128,7 @@ def compare(options: argparse.Namespace) -> dict[Variant, Outcome]:
 
 
 def show(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
-    """Print the table."""
+    """Print the outcomes as a table."""
     from comparison.outcome import GOAL
     from rich.console import Console
     from rich.table import Table
@@ -145,9 +145,9 @@ def show(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "mean and worst are the final accuracies of the nodes. mean model is the accuracy of their "
-        "mean parameters. MB is 10^6 bytes that each node has sent. For synchronous averaging, MB "
-        "is computed for a ring all-reduce.",
+        "mean and worst: the mean and the lowest final accuracy of the nodes. mean model: the "
+        "accuracy of the mean of all parameters. MB: 10^6 bytes sent by each node. For synchronous "
+        "averaging, MB is computed for a ring all-reduce.",
         style="dim",
     )
 
@@ -163,7 +163,7 @@ def cells(outcome: Outcome) -> list[str]:
 
 
 def save(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
-    """Write the picture and the JSON file."""
+    """Write the outcomes as a picture and as a JSON file."""
     from comparison.chart import draw_chart
 
     draw_chart(outcomes, options.nodes, options.out_dir / CHART_NAME, options.shards)
@@ -174,7 +174,7 @@ def save(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
 
 
 def plain(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome for JSON, with null for values that are not numbers."""
+    """Return an outcome for JSON, with null for infinite values and NaN."""
     arrays = {"steps": outcome.steps.tolist(), "accuracy": outcome.accuracy.tolist()}
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

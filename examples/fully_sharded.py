@@ -1,4 +1,4 @@
-"""Two groups of two ranks. The model of each group is sharded over its ranks (FSDP2).
+"""Train two groups of two ranks. FSDP2 shards the model of a group over the group's ranks.
 
 dpwa launch -n 2 -- torchrun --standalone --nproc-per-node 2 examples/fully_sharded.py
 """
@@ -17,7 +17,7 @@ fully_shard(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 with dpwa.connect(model, optimizer) as gossip:
-    torch.manual_seed(1 + dist.get_rank() + 2 * (gossip.name == "w2"))  # own data on each rank
+    torch.manual_seed(1 + dist.get_rank() + 2 * (gossip.name == "w2"))  # each rank has other data
     for step in range(300):
         inputs = torch.randn(32, 64)
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()

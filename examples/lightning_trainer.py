@@ -1,7 +1,7 @@
-"""A Trainer of Lightning trains on texts of Python's library. Each node has a different part.
+"""Train a model of text with Lightning's Trainer. Each node has a different part of the text.
 
+Install, in a clone of dpwa: pip install -c constraints.txt '.[lightning]'
 Run: dpwa launch -n 2 -- python examples/lightning_trainer.py
-In a clone of dpwa, first: pip install -c constraints.txt '.[lightning]'
 """
 
 import os

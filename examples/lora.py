@@ -1,4 +1,4 @@
-"""Nodes train a LoRA adapter on a frozen base, and exchange only the adapter.
+"""Train a LoRA adapter on a frozen base. The nodes exchange only the adapter.
 
 Run: dpwa launch -n 2 -- python examples/lora.py
 """
@@ -10,7 +10,7 @@ import dpwa
 
 
 class Lora(Module):
-    """A frozen layer plus the product B A, of which only B trains."""
+    """A frozen layer plus the product B A. Only B is trained."""
 
     def __init__(self, base, rank):
         super().__init__()
@@ -23,11 +23,11 @@ class Lora(Module):
         return self.base(inputs) + inputs @ self.a.T @ self.b.T
 
 
-torch.manual_seed(0)  # the same base and the same A on all nodes
+torch.manual_seed(0)  # all nodes have the same base and the same A
 net, inputs = Lora(Linear(64, 32), rank=48), torch.eye(64)
-targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # the targets of the training
+targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # of the best B
 with dpwa.connect(net, adam := torch.optim.Adam([net.b], 0.03), state="trainable") as gossip:
-    own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn all
+    own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few inputs to learn B alone
     if gossip.updates == 0:
         gossip.barrier(timeout_s=60)  # wait until all nodes are ready
     while gossip.updates < 300:

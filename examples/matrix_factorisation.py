@@ -1,24 +1,24 @@
-"""Compare LSGD with elastic averaging, on a problem where the mean of two solutions is no solution.
+"""Compare LSGD with elastic averaging. In this problem, the mean of two solutions is no solution.
 
     python examples/matrix_factorisation.py [--seed 0] [--workers 8] [--out curves.png]
 
-Find X, shape (n, r), with X X^T = U U^T: minimise f(X) = |X X^T - U U^T|^2 / 4. If X is a
-solution, so is X Q for every rotation or reflection Q. Between two solutions f is above 0. For
-example, the mean of X and -X is 0. Each worker starts at a random point, and moves to its own X Q.
+The problem is to find X, shape (n, r), with X X^T = U U^T. Each worker minimizes f(X) =
+|X X^T - U U^T|^2 / 4. If X is a solution, X Q is also a solution for every rotation or reflection
+Q. Between two solutions, f is above 0. For example, the mean of X and -X is 0, and f(0) > 0.
+Each worker starts at a random point, and approaches a different X Q.
 
-Elastic averaging (EASGD) pulls all workers to a centre, which is a mean of different X Q, and not a
-solution. Workers can move along the solutions toward each other, but not from a rotation to a
-reflection, because f is larger between them. So the workers stop where pull and gradient balance. A
-stronger pull is worse for the best worker, and a weaker pull is worse for the centre. Without a
-pull, the workers are independent. A much stronger pull would help, but an alpha of 2 / (N + 1) or
-more is unstable.
+Elastic averaging (EASGD) pulls all workers toward a center. The center is a mean of different
+solutions, and therefore no solution. Workers can turn their solutions toward each other. But no
+worker gets from a rotation to a reflection, because f is larger between them. So the workers stop
+where pull and gradient are equal. A stronger pull is worse for the best worker, and a weaker pull
+is worse for the center. A much stronger pull would help, but is unstable if alpha >= 2 / (N + 1).
 
-LSGD pulls toward the best worker, which is not pulled itself, so it descends as if it were alone.
-The number of workers does not limit the pull, so the others reach the solution of the best worker.
+LSGD pulls all other workers toward the best worker. The best worker descends as if it were alone,
+and the other workers reach its solution. The number of workers does not limit the pull.
 
-All methods have the same starts, step size, number of steps, and steps between communications. They
-use plain gradient descent, so only the starts are random. For elastic averaging, the table shows
-the best of six values of alpha.
+All methods have the same starts, step size, number of steps, and steps between communications.
+Gradient descent is not random here, so only the starts are random. For elastic averaging, the
+table shows the best of six values of alpha.
 
 Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep Learning
 Models (2019), which compares both methods on this problem.
@@ -47,7 +47,7 @@ LARGEST_CURVATURE = 2.0 * max(SQUARED_SINGULAR_VALUES)  # largest curvature of f
 LR = 0.4
 STEPS = 600
 STEPS_BETWEEN = 8  # steps between two communications
-BETAS = (0.1, 0.2, 0.43, 0.9, 1.6, 2.5)  # alpha = beta / N; EASGD's paper has 0.9
+BETAS = (0.1, 0.2, 0.43, 0.9, 1.6, 2.5)  # alpha = beta / N. The paper of EASGD uses 0.9
 PULLS = {"c2": 0.5, "p2": 0.1}
 SHOWN = (0, 20, 40, 80, 160, 320, STEPS)
 SOLVED = 1e-12
@@ -55,7 +55,7 @@ SOLVED = 1e-12
 
 @dataclass(frozen=True)
 class Problem:
-    """The product U U^T, shape (n, n), and the starts of the workers, shape (N, n, r)."""
+    """The product U U^T, shape (n, n), and the first X of each worker, shape (N, n, r)."""
 
     product: Array
     starts: Array
@@ -78,7 +78,7 @@ class Curve:
 
     label: str
     best: list[float] = field(default_factory=list)  # lowest f of the workers
-    middle: list[float] = field(default_factory=list)  # f at the centre, or at the mean
+    middle: list[float] = field(default_factory=list)  # f of the center, or of the mean
 
     def add(self, problem: Problem, xs: Array, middle: Array) -> None:
         """Add the values after one more step."""
@@ -86,7 +86,7 @@ class Curve:
         self.middle.append(float(problem.f(middle)))
 
     def lowest(self, step: int) -> tuple[float, float]:
-        """Return the lowest values in the last steps, because a communication raises f."""
+        """Return the lowest values of the last steps, because a communication raises f."""
         lately = slice(max(0, step - STEPS_BETWEEN + 1), step + 1)
         return min(self.best[lately]), min(self.middle[lately])
 
@@ -123,7 +123,7 @@ def elastic(problem: Problem, alpha: float) -> Curve:
 
 
 def best_elastic(problem: Problem) -> Curve:
-    """Return the curve with the lowest f, of its best worker or of its centre."""
+    """Return the curve of the alpha with the lowest f, of the best worker or of the center."""
     nodes, curves = len(problem.starts), []
     for beta in BETAS:
         warning = elastic_warning(beta / nodes, nodes, LR * LARGEST_CURVATURE)
@@ -135,7 +135,7 @@ def best_elastic(problem: Problem) -> Curve:
     return min(curves, key=lambda curve: min(curve.lowest(STEPS)))
 
 
-# LSGD with dpwa's own class, which needs values, a view and received snapshots
+# LSGD with dpwa's own class. The class needs values, a view and received snapshots
 
 
 class ArrayValues:
@@ -145,15 +145,15 @@ class ArrayValues:
         self.array = array
 
     def lerp_(self, other: ArrayValues, weight: float) -> None:
-        """Move toward other values."""
+        """Move these values toward other values, in place."""
         self.array += weight * (other.array - self.array)
 
     def copy_(self, other: ArrayValues) -> None:
-        """Copy other values."""
+        """Overwrite these values with other values."""
         self.array[...] = other.array
 
     def clone(self) -> ArrayValues:
-        """Return a copy."""
+        """Return a copy of these values."""
         return ArrayValues(self.array.copy())
 
 
@@ -166,12 +166,12 @@ class Received:
     published: Array
 
     def merge(self, factor: float, *, buffers: float | None = None) -> float:  # noqa: ARG002
-        """Move the model toward the leader. There are no buffers."""
+        """Move the model toward the leader. This model has no buffers."""
         self.model.lerp_(ArrayValues(self.published), factor)
         return factor
 
     def values(self, into: ArrayValues | None = None) -> ArrayValues:  # noqa: ARG002
-        """Return the parameters."""
+        """Return the parameters of the leader."""
         return ArrayValues(self.published)
 
 
@@ -192,7 +192,7 @@ class Worker:
         self.now = 0.0
 
     def leader(self, *, of_all: bool = True) -> str | None:  # noqa: ARG002
-        """Return the worker with the lowest reported f."""
+        """Return the worker that has reported the lowest f."""
         best = self.reports.leader(self.now)
         return None if best is None else best.node
 
@@ -205,7 +205,7 @@ class Worker:
         return self.reports.total_updates(self.now, len(self.peers) + 1)
 
     def send(self, f: float) -> None:
-        """Start an update, and report the f of this worker."""
+        """Start an update, and add the f of this worker to the reports."""
         self.updates, self.now = self.updates + 1, self.now + 1.0
         self.reports.report_own_loss(f, self.updates, self.now)
 
@@ -215,7 +215,7 @@ class Worker:
         self.algorithm.publishes(self)
 
     def merge(self, published: dict[str, Array], asked: str | None) -> None:
-        """Move toward the worker that was asked, if any."""
+        """Move toward the worker with the name in `asked`, unless this is None."""
         if asked is not None:
             self.algorithm.merge(self, Received(asked, self.model, published[asked]))
 
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"a communication every {STEPS_BETWEEN}. f is the lowest of the last {STEPS_BETWEEN} steps."
     )
-    print("Elastic averaging: f of the best worker and of the centre:")
+    print("Elastic averaging: f of the best worker and of the center:")
     curves = [alone(problem), best_elastic(problem), lsgd(problem)]
     show(curves)
     print()

@@ -1,4 +1,4 @@
-"""Each node sees only a part of a curve, but learns the whole curve.
+"""Train on a curve. Each node sees only a part of the curve, but learns the whole curve.
 
 Run: dpwa launch -n 2 -- python examples/quickstart.py
 or:  torchrun --nproc-per-node 2 examples/quickstart.py
@@ -18,11 +18,11 @@ net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 merges, loss = Counter[str](), None
 
-with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which node this is
-    if gossip.updates == 0:
+with dpwa.connect(net, optimizer) as gossip:  # the launcher sets the name of this node
+    if gossip.updates == 0:  # not after a restart
         gossip.barrier(timeout_s=60)  # wait until all nodes are ready
-    end = time.monotonic() + 4.0  # seconds of training
-    own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: other nodes never see these points
+    end = time.monotonic() + 4.0  # train for 4 seconds
+    own_x = x.chunk(gossip.world_size)[gossip.rank]  # other nodes never see these points
     while time.monotonic() < end:
         gossip.update_send(loss)  # publish the parameters, and start to fetch a peer's parameters
         optimizer.zero_grad()
@@ -32,8 +32,8 @@ with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which no
         loss = error.item()
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, and merge them
             merges[merge.peer] += 1
-    rounds = gossip.metrics().get("dpwa/rounds", 0)  # not 0 only with `algorithm: together`
-    print(gossip.finish())  # average with all other nodes
+    rounds = gossip.metrics().get("dpwa/rounds", 0)  # above 0 only with `algorithm: together`
+    print(gossip.finish())  # average the parameters of all nodes, and print a report
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")
 print(f"{merges.total()} merges, from {dict(merges)}" if not rounds else f"{rounds} rounds")

@@ -1,4 +1,4 @@
-"""Nodes share one data set. In each epoch, one of the nodes trains on each item.
+"""Share one data set among the nodes. In each epoch, each item goes to one of the nodes.
 
 Run: dpwa launch -n 2 -- python examples/shared_data.py
 """
@@ -19,12 +19,12 @@ torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 
-with dpwa.connect(net, optimizer) as gossip:  # the launcher tells dpwa which node this is
+with dpwa.connect(net, optimizer) as gossip:  # the launcher sets the name of this node
     sampler = SharedSampler(len(dataset), gossip, range_size=128)
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
-        for inputs, targets in sampler.batches(loader):  # ends when the nodes have seen all items
+        for inputs, targets in sampler.batches(loader):  # ends when nodes have trained on all items
             optimizer.zero_grad()
             error = functional.mse_loss(net(inputs), targets)
             error.backward()

@@ -5,8 +5,8 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=2
 #SBATCH --time=01:00:00
-#SBATCH --no-kill  # a machine that fails does not end the job
+#SBATCH --no-kill  # the job continues if a machine fails
 set -eu
 export OMP_NUM_THREADS="$SLURM_CPUS_PER_TASK"
-# The tasks go on if one of them dies. Newer versions of srun do not take over --cpus-per-task.
+# The other tasks continue if a task dies. Newer versions of srun do not inherit --cpus-per-task.
 srun --no-kill --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" python "$@"

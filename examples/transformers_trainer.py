@@ -1,7 +1,7 @@
-"""A tiny GPT-2 trains on texts of Python's library. Each node has a different part.
+"""Train a tiny GPT-2 with the Trainer of Transformers. Each node has a different part of the text.
 
+Install, in a clone of dpwa: pip install -c constraints.txt '.[hf]'
 Run: dpwa launch -n 2 -- python examples/transformers_trainer.py
-In a clone of dpwa, first: pip install -c constraints.txt '.[hf]'
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch at once, in plain torch."""
+"""Crop and flip the images of a batch at random, with one indexing operation of torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch.nn import functional
 
 
 def random_crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift every image by up to `padding` pixels in each direction, and mirror half of them.
+    """Shift each image by up to `padding` pixels in each direction, and mirror half of the images.
 
     Args:
         images: shape (N, C, H, W), any dtype and device.
-        generator: a CPU generator, so that crops are equal on every device.
+        generator: a generator on the CPU, so that crops are equal on all devices.
         padding: width in pixels of the black border around each image.
 
     Returns:
@@ -33,7 +33,7 @@ def _crop_positions(count: int, size: int, padding: int, generator: torch.Genera
 
 
 def _gather(padded: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pick rows (N, H) and columns (N, W) of each image by one indexing operation."""
+    """Return these rows (N, H) and columns (N, W) of each image, by one indexing operation."""
     rows, columns = rows.to(padded.device), columns.to(padded.device)
     image = torch.arange(len(padded), device=padded.device)
     # The channel slice is between index tensors, so torch puts the channels last.

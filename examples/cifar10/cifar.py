@@ -1,10 +1,10 @@
-"""Reader of CIFAR-10's "python version", which does not trust the files.
+"""Read the "python version" of CIFAR-10, without trust in the files.
 
-The folder `cifar-10-batches-py` holds pickled dicts with bytes keys, written by Python 2: images as
-a numpy uint8 array of shape (images, 3072) - 1024 red, 1024 green, 1024 blue values, row by row -
-and labels as a list of integers. A pickle can call any function, so `RestrictedUnpickler` accepts
-only the names that rebuild such an array, and replaces numpy's functions by its own. These check
-type, shape and size before they make an array.
+Python 2 wrote the pickled dicts in the folder `cifar-10-batches-py`. Their keys are bytes. Images
+are a numpy array, uint8 of shape (images, 3072). Each row has 1024 red, 1024 green and 1024 blue
+values. Labels are a list of integers. A pickle can call any function, so `RestrictedUnpickler`
+accepts only the names that such an array needs. It replaces numpy's functions by the functions of
+this module, which check the type and the size before they make an array.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ META_FILE = "batches.meta"
 CLASSES = 10
 VALUES_PER_IMAGE = 3 * 32 * 32
 
-# Mean and standard deviation of the training images' red, green and blue, scaled to 0..1.
+# Mean and standard deviation of red, green and blue in the training images, scaled to 0..1.
 _MEAN = (0.4914, 0.4822, 0.4465)
 _STANDARD_DEVIATION = (0.2470, 0.2435, 0.2616)
 
 
 class CifarError(UserError):
-    """The data folder, or a file in it, is invalid."""
+    """The data folder or one of its files is invalid."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Split:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Split:
-        """Return the same split on another device."""
+        """Return a split with the same images and labels on the device."""
         return Split(self.images.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True)
 class Cifar10:
-    """The whole data set."""
+    """The whole data set of CIFAR-10."""
 
     train: Split
     test: Split
@@ -69,7 +69,7 @@ def read_cifar10(data_dir: Path) -> Cifar10:
     """Read the seven files of a `cifar-10-batches-py` folder.
 
     Raises:
-        CifarError: the folder or a file is missing or damaged, or has more than plain arrays.
+        CifarError: the folder or a file is missing or damaged, or a file needs other names.
     """
     expected = (*TRAIN_FILES, TEST_FILE, META_FILE)
     missing = [name for name in expected if not (data_dir / name).is_file()]
@@ -89,7 +89,7 @@ def read_cifar10(data_dir: Path) -> Cifar10:
 
 
 def read_batch(path: Path) -> Split:
-    """Read one batch file.
+    """Read the images and labels of one batch file.
 
     Raises:
         CifarError: the file is damaged, or has no images and labels of CIFAR-10.
@@ -108,7 +108,7 @@ def read_batch(path: Path) -> Split:
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read the ten names, in the order of the labels, from `batches.meta`.
+    """Read the names of the ten classes from `batches.meta`, in the order of the labels.
 
     Raises:
         CifarError: the file is damaged, or has no names.
@@ -124,9 +124,9 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 
 
 def private_shard(split: Split, rank: int, world_size: int, seed: int) -> Split:
-    """Return the part of this rank. Parts are disjoint, and their sizes differ by at most one.
+    """Return the shard of this rank. Shards are disjoint, and their sizes differ by at most one.
 
-    Every rank shuffles with the same seed, so all ranks agree on the parts without communication.
+    All ranks shuffle with the same seed, so all ranks know the shards without communication.
 
     Raises:
         CifarError: there are fewer images than nodes.
@@ -139,25 +139,25 @@ def private_shard(split: Split, rank: int, world_size: int, seed: int) -> Split:
 
 
 def normalize(images: Tensor) -> Tensor:
-    """Turn uint8 images (N, 3, 32, 32) into float32 of about zero mean and unit variance."""
+    """Return uint8 images (N, 3, 32, 32) as float32, with a mean of about 0 and a variance of 1."""
     mean = torch.tensor(_MEAN, device=images.device).view(3, 1, 1)
     standard_deviation = torch.tensor(_STANDARD_DEVIATION, device=images.device).view(3, 1, 1)
     return (images.float() / 255.0 - mean) / standard_deviation
 
 
 class _Dtype:
-    """Replaces `numpy.dtype`. These files need only single unsigned bytes."""
+    """A replacement for `numpy.dtype`. The files need only unsigned bytes."""
 
     def __init__(self, code: object, *_flags: object) -> None:
         if code not in ("u1", b"u1"):
             raise pickle.UnpicklingError(f"expected arrays of unsigned bytes (u1), got {code!r}")
 
     def __setstate__(self, state: object) -> None:
-        """Ignore byte order and alignment, which have no effect on single bytes."""
+        """Ignore byte order and alignment, because they do not matter for single bytes."""
 
 
 class _Array:
-    """Replaces `numpy.ndarray`. After a check of its state, `values` is the real array."""
+    """A replacement for `numpy.ndarray`. After the checks, `values` is the numpy array."""
 
     values: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
@@ -166,35 +166,35 @@ class _Array:
         if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
             raise pickle.UnpicklingError("expected an array of unsigned bytes (u1)")
         flat = np.frombuffer(data, dtype=np.uint8)
-        # The result of frombuffer is read-only. The copy is writable, with contiguous rows.
+        # The result of frombuffer is read-only. The copy is writable, and its rows are contiguous.
         self.values = flat.reshape(shape, order="F" if is_fortran else "C").copy(order="C")
 
 
 def _reconstruct(*_arguments: object) -> _Array:
-    """Replaces numpy's function that makes an empty array."""
+    """Return an empty array, in place of numpy's function with this name."""
     return _Array()
 
 
 def _latin1_bytes(text: str, encoding: str) -> bytes:
-    """Replaces `_codecs.encode`, by which Python 3 writes bytes in old pickle protocols."""
+    """Return text as bytes, as `_codecs.encode` does for the old pickles of Python 3."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"expected bytes encoded as latin1, got {encoding!r}")
     return text.encode("latin1")
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Rebuilds dicts, lists, numbers, strings and arrays of bytes, and refuses other names."""
+    """An unpickler of dicts, lists, numbers, strings and byte arrays, which refuses other types."""
 
     ALLOWED: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012 - never written to
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # its name since numpy 2
+        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # since numpy 2
         ("numpy", "ndarray"): _Array,
         ("numpy", "dtype"): _Dtype,
         ("_codecs", "encode"): _latin1_bytes,
     }
 
     def find_class(self, module_name: str, global_name: str) -> Callable[..., object]:
-        """Return the replacement for a name in the file. This never imports a module.
+        """Return the replacement for a name in the file, without an import.
 
         Raises:
             pickle.UnpicklingError: the file uses any other name.
@@ -210,9 +210,9 @@ class RestrictedUnpickler(pickle.Unpickler):
 def _load(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as file:
-            # Python 2 does not distinguish text and bytes, so all strings stay bytes.
+            # Python 2 does not distinguish text from bytes, so all strings stay bytes.
             content = RestrictedUnpickler(file, encoding="bytes").load()
-    except Exception as error:  # a damaged pickle may raise nearly any error
+    except Exception as error:  # a damaged pickle can raise nearly any exception
         reason = str(error) or type(error).__name__
         raise CifarError(f"{path}: the file is not a CIFAR-10 python batch: {reason}") from error
     if not isinstance(content, dict):

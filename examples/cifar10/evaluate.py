@@ -1,4 +1,4 @@
-"""Test accuracy, and batch-norm statistics for merged parameters."""
+"""Measure the test accuracy, and recompute batch-norm statistics after merges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Return the share of correctly classified images. The mode of the model is restored.
+    """Return the share of images that the model classifies correctly, and keep the model's mode.
 
     Raises:
         ValueError: there are no images.
@@ -32,10 +32,10 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
 def recompute_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Replace all running batch-norm statistics by the plain mean over one or more batches.
 
-    Gossip averages the running statistics of two nodes like their parameters. But the statistics of
-    an averaged network are not the average of the statistics, and may differ much if the nodes are
-    far apart. A few forward passes measure them exactly. All other parts of the model stay
-    unchanged.
+    Gossip averages the running statistics of two nodes like their parameters. But the right
+    statistics of the merged network differ from this average, and differ much if the consensus
+    distance is large. A few forward passes measure the right statistics. All other parts of the
+    model stay unchanged.
 
     Source: Izmailov et al., "Averaging Weights Leads to Wider Optima" (2018), section 3.2.
     """
@@ -44,7 +44,7 @@ def recompute_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
         return
     momenta = [layer.momentum for layer in layers]
     was_training = model.training
-    model.eval()  # no dropout, because the statistics are for evaluation
+    model.eval()  # without dropout, because the statistics are for evaluation
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # with None, the statistics are a plain mean over all batches

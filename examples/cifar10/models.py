@@ -31,7 +31,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(classes: int = 10) -> nn.Sequential:
-    """ResNet-18 in its CIFAR form: a 3x3 stem and no pooling before the first block."""
+    """Return a ResNet-18 for CIFAR, with a 3x3 stem and no pooling before the first block."""
     stages: list[nn.Module] = []
     in_channels = 64
     for out_channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -49,7 +49,7 @@ def resnet18(classes: int = 10) -> nn.Sequential:
 
 
 def vgg16(classes: int = 10) -> nn.Sequential:
-    """VGG-16 with batch norm. For 32x32 images its two hidden layers have 512 units, not 4096.
+    """Return a VGG-16 with batch norm. Its two hidden linear layers have 512 units, not 4096.
 
     Source: Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configuration D.
     """
@@ -66,7 +66,7 @@ def vgg16(classes: int = 10) -> nn.Sequential:
 
 
 def small(classes: int = 10) -> nn.Sequential:
-    """Three convolutions and one linear layer, fast enough for the CPU of a laptop."""
+    """Return a network of three convolutions and one linear layer, for the CPU of a laptop."""
     layers: list[nn.Module] = []
     in_channels = 3
     for out_channels in (32, 64, 128):
@@ -89,7 +89,7 @@ MODELS: dict[str, Callable[[], nn.Sequential]] = {
 def _convolution(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
 ) -> nn.Sequential:
-    """A convolution without bias, followed by batch norm."""
+    """Return a convolution without bias, followed by batch norm."""
     return nn.Sequential(
         nn.Conv2d(
             in_channels,

@@ -1,4 +1,4 @@
-"""The options of a training run, from the command line and the launcher's environment."""
+"""Read the options of a run from the command line and from the environment of the launcher."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MODEL_NAMES = ("resnet18", "vgg16", "small")
 
 @dataclass(frozen=True)
 class Place:
-    """The node of this process. A process that trains alone has no configuration.
+    """The node of this process. A process outside a run of dpwa trains alone.
 
     Attributes:
         name: the node's name in the configuration.
-        config: path of the configuration, or `None` to train without gossip.
+        config: path of the configuration, or `None` if the process trains alone.
         rank: index of the node, from 0 to world_size - 1.
         world_size: number of nodes.
     """
@@ -32,10 +32,10 @@ class Place:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Place:
-        """Return the place from the command line, or from the variables of `dpwa launch`.
+        """Return the node from the command line, or from the variables of `dpwa launch`.
 
         Raises:
-            UserError: the configuration has mistakes or no such node, or a variable is wrong.
+            UserError: the configuration or a variable is invalid, or there is no such node.
         """
         if options.name is None:
             return cls.from_environment()
@@ -45,7 +45,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Return the place from the variables of `dpwa launch`. Without DPWA_NAME, train alone.
+        """Return the node from the variables of `dpwa launch`. Without DPWA_NAME, train alone.
 
         Raises:
             UserError: DPWA_NAME is set, but another variable is missing or invalid.
@@ -68,7 +68,7 @@ class Place:
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line. A mistake ends the process with exit code 2."""
     parser = argparse.ArgumentParser(
-        description="Train a network on CIFAR-10, alone or as one node of a gossiping group."
+        description="Train a network on CIFAR-10, alone or as one node of a run with gossip."
     )
     add = parser.add_argument
     add(
@@ -77,31 +77,31 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=Path("data", "cifar-10-batches-py"),
         help="your folder cifar-10-batches-py (%(default)s)",
     )
-    add("--config-file", help="configuration of all nodes, in place of `dpwa launch`")
+    add("--config-file", help="configuration of all nodes, if you do not use `dpwa launch`")
     add("--name", help="name of this node in the configuration")
     add("--resume", "-r", action="store_true", help="continue from the weights of an earlier run")
     add("--model", choices=MODEL_NAMES, default="resnet18", help="network (%(default)s)")
     add("--epochs", type=_count, default=90, help="passes over this node's shard (%(default)s)")
-    add("--steps-per-epoch", type=_count, help="end each epoch early, for a quick test")
+    add("--steps-per-epoch", type=_count, help="end each epoch after N steps, for a quick test")
     add("--batch-size", type=_count, default=128, help="images per step and node (%(default)s)")
     add("--lr", type=_number, default=0.1, help="learning rate at the start (%(default)s)")
     add("--momentum", type=_number, default=0.9, help="Nesterov momentum (%(default)s)")
     add("--weight-decay", type=_number, default=5e-4, help="weight decay (%(default)s)")
-    add("--lr-decay", type=_number, default=0.2, help="factor on the learning rate (%(default)s)")
+    add("--lr-decay", type=_number, default=0.2, help="factor of each decay (%(default)s)")
     add("--lr-decay-every", type=_count, default=30, help="epochs between decays (%(default)s)")
     add(
         "--batch-norm-batches",
         type=_count_or_zero,
         default=20,
-        help="training batches that measure batch-norm statistics before a test; 0 keeps those "
-        "that gossip averaged (%(default)s)",
+        help="training batches to recompute batch-norm statistics before a test. With 0, the test "
+        "uses the statistics that gossip averaged (%(default)s)",
     )
     add("--seed", type=_seed, default=0, help="seed of all random choices (%(default)s)")
     add(
         "--output",
         type=_file,
         default=Path("cifar10.pt"),
-        help="runs/net.pt makes weights runs/net-NODE.pt and log runs/net-NODE.csv (%(default)s)",
+        help="runs/net.pt: weights in runs/net-NODE.pt, log in runs/net-NODE.csv (%(default)s)",
     )
     options = parser.parse_args(arguments)
     if (options.name is None) != (options.config_file is None):

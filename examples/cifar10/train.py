@@ -1,4 +1,4 @@
-"""Train CIFAR-10 by gossip. Every node has a private shard, and there is no coordinator.
+"""Train on CIFAR-10 with gossip. Each node has a private shard, and there is no coordinator.
 
 Run: dpwa launch -n 4 -- python examples/cifar10/train.py --data-dir cifar-10-batches-py
 """
@@ -32,8 +32,8 @@ def main() -> int:
 
 
 def import_train() -> Callable[[Namespace, Place], None]:
-    """Import the training loop and torch, which takes seconds."""
-    # No file is open yet, so Ctrl-C may end the process at once.
+    """Return the training loop. The import of torch takes seconds."""
+    # No file is open yet, so Ctrl-C can end the process at once.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from training import train
 

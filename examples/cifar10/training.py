@@ -1,4 +1,4 @@
-"""The training loop of one node, its log and its checkpoints."""
+"""Train the model of one node, and write the log and the weights of the node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHOWN_COLUMNS = ("epoch", "train_loss", "test_accuracy", "merges", "seconds")
 
 @dataclass
 class Progress:
-    """The results of one epoch. `consensus_distance` is that of the last merge."""
+    """The results of one epoch. `consensus_distance` is from the last merge of the epoch."""
 
     steps: int = 0
     loss_sum: float = 0.0
@@ -51,7 +51,7 @@ class Progress:
 
 
 class Trainer:
-    """A model, its optimizer and its data on one node."""
+    """The model, the optimizer and the data of one node."""
 
     def __init__(self, options: argparse.Namespace, place: Place, data: Cifar10) -> None:
         self.options = options
@@ -59,10 +59,10 @@ class Trainer:
         shard = private_shard(data.train, place.rank, place.world_size, options.seed)
         self.shard = shard.to(self.device)
         self.test = data.test.to(self.device)
-        # All nodes start from the same parameters. An average of unrelated networks is useless.
+        # All nodes start from the same parameters. The average of unrelated networks is useless.
         torch.manual_seed(options.seed)
         self.model = MODELS[options.model]().to(self.device)
-        # From here on, order, augmentation and dropout differ between nodes.
+        # The order of images, the augmentation and dropout differ between nodes.
         torch.manual_seed(options.seed + place.rank + 1)
         self.generator = torch.Generator().manual_seed(options.seed + place.rank + 1)
         self.optimizer = torch.optim.SGD(
@@ -75,10 +75,10 @@ class Trainer:
         self.schedule = torch.optim.lr_scheduler.StepLR(
             self.optimizer, options.lr_decay_every, options.lr_decay
         )
-        self.loss: float | None = None  # loss of the latest step
+        self.loss: float | None = None  # of the last step
 
     def train_epoch(self, gossip: DpwaPyTorchAdapter | None) -> Progress:
-        """Take one pass over the shard. The two calls around each step do the gossip."""
+        """Train on the shard once. The calls before and after each step exchange parameters."""
         progress = Progress()
         for images, labels in islice(self.training_batches(), self.options.steps_per_epoch):
             if gossip is not None:
@@ -93,7 +93,7 @@ class Trainer:
         return progress
 
     def step(self, images: Tensor, labels: Tensor) -> float:
-        """Take one step of stochastic gradient descent and return its loss."""
+        """Take one step of stochastic gradient descent. Return the loss of the batch."""
         self.optimizer.zero_grad()
         loss = functional.cross_entropy(self.model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -101,14 +101,14 @@ class Trainer:
         return loss.item()
 
     def test_accuracy(self) -> float:
-        """Return the test accuracy, after recomputing the batch-norm statistics."""
+        """Recompute the batch-norm statistics, and return the test accuracy."""
         if self.options.batch_norm_batches > 0:
             batches = islice(self.training_batches(), self.options.batch_norm_batches)
             recompute_batch_norm(self.model, (images for images, _ in batches))
         return accuracy(self.model, test_batches(self.test))
 
     def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the shard once, in a new order, augmented."""
+        """Yield the batches of the shard once, in a new order and with augmentation."""
         order = torch.randperm(len(self.shard), generator=self.generator).to(self.device)
         for chosen in torch.split(order, self.options.batch_size):
             images = random_crop_and_flip(self.shard.images[chosen], self.generator)
@@ -116,10 +116,10 @@ class Trainer:
 
 
 def train(options: argparse.Namespace, place: Place) -> None:
-    """Train and test for all epochs, with a log line and a checkpoint after each epoch.
+    """Train and test for all epochs. Write a line of the log and the weights after each epoch.
 
     Raises:
-        DpwaError: the data or the node's configuration is not usable.
+        DpwaError: the data or the configuration of the node is invalid.
         OSError: a file cannot be written.
     """
     trainer = Trainer(options, place, read_cifar10(options.data_dir))
@@ -148,8 +148,8 @@ def train(options: argparse.Namespace, place: Place) -> None:
 def resume(trainer: Trainer, output: Path) -> int:
     """Load the weights of an earlier run, and return the number of epochs in its log.
 
-    The momentum starts at zero. The setting `checkpoint` of the configuration saves the whole
-    state.
+    The momentum starts at zero. To save the whole state, use the setting `checkpoint` of the
+    configuration.
 
     Raises:
         UserError: there are no weights for this model.
@@ -165,14 +165,14 @@ def resume(trainer: Trainer, output: Path) -> int:
         epochs = [int(row["epoch"]) for row in csv.DictReader(log_file)]
     done = max(epochs, default=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a schedule ahead of its optimizer
+        warnings.simplefilter("ignore")  # torch warns if the schedule is ahead of the optimizer
         for _ in range(done):
             trainer.schedule.step()
     return done
 
 
 def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, Any]:
-    """Train and test once. Return the row of the log without the number of the epoch."""
+    """Train for one epoch, and test. Return the row of the log without the column `epoch`."""
     start = time.monotonic()
     learning_rate = trainer.schedule.get_last_lr()[0]
     progress = trainer.train_epoch(gossip)
@@ -189,7 +189,7 @@ def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, 
 
 
 def connect(trainer: Trainer, place: Place) -> AbstractContextManager[DpwaPyTorchAdapter | None]:
-    """Return this node's connection to the others, or `None` outside `dpwa launch`."""
+    """Return the adapter of this node. Its context is `None` if the process trains alone."""
     if place.config is None:
         print("DPWA_NAME is not set, so this process trains alone (see `dpwa launch`)", flush=True)
         return nullcontext()
@@ -210,7 +210,7 @@ def test_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the state_dict, so that a crash never leaves an incomplete file."""
+    """Write the state_dict of the model. A crash never leaves an incomplete file at `path`."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(model.state_dict(), unfinished)
     unfinished.replace(path)

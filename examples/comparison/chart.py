@@ -1,4 +1,4 @@
-"""The picture of a comparison: the error and the traffic of each algorithm."""
+"""Draw a comparison of the test errors and the traffic of all algorithms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, then darker forms. Neighbours in the table differ most.
+# The palette of Okabe and Ito, and then darker colors. Rows next to each other differ most.
 _PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#7B3294", "#8C510A", "#01665E", "#C51B7D",
@@ -28,7 +28,7 @@ Outcomes = Mapping[Variant, Outcome]
 
 
 def draw_chart(outcomes: Outcomes, nodes: int, path: Path, shards: str = "shared") -> None:
-    """Write a PNG with the curves and the traffic of all variants.
+    """Write a PNG file with the curves and the traffic of all variants.
 
     Raises:
         OSError: the file cannot be written.
@@ -79,7 +79,7 @@ def _draw_curves(
     axes.set_yticks([0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0])
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes.yaxis.set_minor_locator(_no_ticks())
-    _label(axes, "How fast the nodes learn", "training steps of each node (log scale)")
+    _label(axes, "Test error after each step", "training steps of each node (log scale)")
     axes.set_ylabel("test error, mean of the nodes (log scale)", color=_INK)
     axes.grid(color="#e3e3e3", linewidth=0.8)
 
@@ -144,7 +144,7 @@ def _draw_titles(figure: Figure, nodes: int, shards: str) -> None:
     )  # fmt: skip
     figure.text(
         0.07, 0.882,
-        f"The same model, {shards} data, learning rate and number of steps for each algorithm. "
-        "Colours on the left are those of the names on the right.",
+        f"All algorithms have the same model, {shards} data, learning rate and number of steps. "
+        "A curve has the color of the name on the right.",
         fontsize=11, color=_FAINT,
     )  # fmt: skip

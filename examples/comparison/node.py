@@ -1,4 +1,4 @@
-"""One node of a run, which trains on the digits and records its parameters."""
+"""Train one node of each run on the digits, and record the parameters of the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpwa.types import StrictModel
 
 POLL_S = 0.005
 # The minimum time of a step. A step on the digits takes less than a time slice of the operating
-# system, so without a minimum the system would decide which node is ahead.
+# system. Without a minimum, some nodes would take many steps before others run at all.
 STEP_S = 0.005
 PLAN_NAME = "plan.json"
 ATTACKS = {"huge": 1e6, "nan": math.nan}
@@ -35,8 +35,8 @@ class Plan(StrictModel):
         steps: number of steps of each node.
         seed: seed of the parameters, the batches, and the picked peers.
         every: number of steps between two records.
-        attack: the values that the last node serves in place of parameters, if any.
-        shards: whether nodes share all data, or each has mostly its own classes.
+        attack: the values that the last node serves instead of its parameters, or `None`.
+        shards: shared: nodes sample all data. private: each node has mostly a few classes.
     """
 
     nodes: int
@@ -48,7 +48,7 @@ class Plan(StrictModel):
 
 
 def main() -> None:
-    """Take part in the runs of all given folders, as the node that the launcher names."""
+    """Take part in the runs of all folders on the command line, as the node in DPWA_NAME."""
     torch.set_num_threads(1)
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])
     for argument in sys.argv[1:]:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def take_part(folder: Path, plan: Plan, name: str, rank: int) -> None:
-    """Train or attack in one run, and write its record."""
+    """Train or attack in one run, and write the record of this node."""
     meeting, learner = Meeting(folder, name, plan.nodes), learner_of(rank, plan)
     with DpwaPyTorchAdapter(learner.model, name, folder / "dpwa.yaml") as gossip:
         meeting.wait_for_all("ready")
@@ -69,12 +69,12 @@ def take_part(folder: Path, plan: Plan, name: str, rank: int) -> None:
             attack(learner.model, gossip, ATTACKS[plan.attack], meeting)
         else:
             train(learner, gossip, record)
-        meeting.wait_for_all("done")  # slower nodes still fetch from this node
+        meeting.wait_for_all("done")  # slower nodes still fetch from this node until then
         record.save(folder / f"{name}.npz", gossip.connection.node.report()["bytes_sent"])
 
 
 def learner_of(rank: int, plan: Plan) -> Learner:
-    """Return a learner. All nodes start equal, and each has its own batches."""
+    """Return the learner of a rank. All ranks have equal parameters, but different batches."""
     examples, test = load_digits()
     if plan.shards == "private":
         shards = label_skewed_shards(examples.labels, plan.nodes, plan.seed)
@@ -84,7 +84,7 @@ def learner_of(rank: int, plan: Plan) -> Learner:
 
 
 def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> None:
-    """Take all steps, each with an exchange."""
+    """Take all steps, and merge a peer in each step."""
     loss: float | None = None
     for step in range(1, learner.task.steps + 1):
         gossip.update_send(loss)
@@ -96,7 +96,7 @@ def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> Non
 
 
 def attack(model: nn.Module, gossip: DpwaPyTorchAdapter, size: float, meeting: Meeting) -> None:
-    """Publish wrong values with a good loss, until the other nodes have finished."""
+    """Publish wrong values with a low loss, until the other nodes have finished."""
     generator = torch.Generator().manual_seed(0)
     while not meeting.has_all("done"):
         for value in model.parameters():
@@ -108,10 +108,10 @@ def attack(model: nn.Module, gossip: DpwaPyTorchAdapter, size: float, meeting: M
 
 
 class Meeting:
-    """Files in a folder by which the processes of a run wait for each other.
+    """A barrier of files, with which the processes of a run wait for each other.
 
-    Unlike messages between nodes, files do not affect the comparison. If a node fails, the parent
-    stops all processes, so no process waits for ever.
+    Unlike messages between nodes, files do not change the compared traffic. If a node fails, the
+    parent process stops all nodes, so no node waits forever.
     """
 
     def __init__(self, folder: Path, name: str, count: int) -> None:
@@ -120,22 +120,22 @@ class Meeting:
         self._count = count
 
     def arrive(self, what: str) -> None:
-        """Report that this node has reached a point."""
+        """Announce that this node has reached a point of the run."""
         (self._folder / f"{self._name}.{what}").touch()
 
     def has_all(self, what: str) -> bool:
-        """Return whether all nodes have reached a point."""
+        """Return whether all nodes have reached a point of the run."""
         return len(list(self._folder.glob(f"*.{what}"))) >= self._count
 
     def wait_for_all(self, what: str) -> None:
-        """Report that this node has arrived, and wait for the others."""
+        """Announce that this node has reached a point of the run, and wait for the others."""
         self.arrive(what)
         while not self.has_all(what):
             time.sleep(POLL_S)
 
 
 class Recorder:
-    """Copies the parameters every few steps. They are evaluated after the run."""
+    """A record of the parameters every few steps, for the evaluation after the run."""
 
     def __init__(self, model: nn.Module, every: int) -> None:
         self._model = model
@@ -145,7 +145,7 @@ class Recorder:
         self.step(0)
 
     def step(self, step: int) -> None:
-        """Copy the parameters if this step is due."""
+        """Copy the parameters if `step` is a multiple of `every`."""
         if step % self._every == 0:
             vector = parameters_to_vector(self._model.parameters()).detach().numpy().copy()
             self._records.append((step, time.monotonic() - self._began, vector))
@@ -160,7 +160,7 @@ class Recorder:
         }
 
     def save(self, path: Path, bytes_sent: int) -> None:
-        """Write all copies to a file."""
+        """Write all copies of the parameters to a file."""
         np.savez(path, bytes_sent=bytes_sent, **self.arrays())  # type: ignore[arg-type]
 
 

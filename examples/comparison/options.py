@@ -1,4 +1,4 @@
-"""Common command line options of both scripts."""
+"""Parse the command line options of compare.py and adversary.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def counter(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers within limits, for argparse."""
+    """Return a parser for argparse, which accepts whole numbers from `least` to `most`."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:

@@ -1,4 +1,4 @@
-"""Outcomes of runs: the accuracy of trajectories on the test set."""
+"""Measure the accuracy of trajectories on the test set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Outcome:
     """The results of one variant, or medians over several seeds.
 
     Attributes:
-        steps: (n,) the numbers of steps.
-        accuracy: (n,) the mean accuracy of the nodes after these steps.
-        steps_to_goal: the first of `steps` with a mean of `GOAL`, or infinite.
-        seconds_to_goal: the mean time of the nodes then, or NaN if they shared a process.
-        mean, worst: final accuracy, as the mean of all nodes and of the worst node.
-        mean_model: final accuracy of the mean of all nodes' parameters.
-        mb_sent: mean 10^6 bytes that a node sent.
+        steps: (n,) the step of each measurement.
+        accuracy: (n,) the mean accuracy of the nodes after each of these steps.
+        steps_to_goal: the first of `steps` with a mean accuracy of `GOAL`, or infinite.
+        seconds_to_goal: the mean time of the nodes at this step. NaN if nodes shared a process.
+        mean, worst: the mean and the lowest accuracy of the nodes after the last step.
+        mean_model: the final accuracy of the mean of all nodes' parameters.
+        mb_sent: 10^6 bytes that a node sent, as the mean of all nodes.
     """
 
     steps: np.ndarray
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class Jury:
-    """Measures the accuracy of parameter vectors."""
+    """A judge of parameter vectors by their test accuracy."""
 
     def __init__(self) -> None:
         self._learner = learner_of(0, Plan(nodes=1, steps=1, seed=0))
@@ -52,7 +52,7 @@ class Jury:
         return float(self._learner.accuracy())
 
     def judge(self, trajectories: Sequence[Trajectory]) -> Outcome:
-        """Return the outcome of one run."""
+        """Return the outcome of the trajectories of one run."""
         steps = trajectories[0].steps
         by_node = np.array([[self.accuracy(v) for v in t.vectors] for t in trajectories])
         accuracy, first = by_node.mean(axis=0), reached(by_node.mean(axis=0))
@@ -70,14 +70,14 @@ class Jury:
 
 
 def reached(accuracy: np.ndarray, goal: float = GOAL) -> int | None:
-    """Return the first position where the goal is reached, or `None`."""
-    # The mean of three nodes at 0.93 is 0.9299999 and reaches the goal.
+    """Return the first position with an accuracy of at least `goal`, or `None`."""
+    # Three accuracies of 0.93 have a computed mean of 0.9299999, which must reach the goal.
     (positions,) = np.nonzero(accuracy >= goal - 1e-9)
     return int(positions[0]) if len(positions) else None
 
 
 def over_seeds(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the medians of each figure, and of each point of the curve."""
+    """Return the median of each figure and of each point of the curve."""
     names = ("steps_to_goal", "seconds_to_goal", "mean", "worst", "mean_model", "mb_sent")
     figures = {name: median(getattr(outcome, name) for outcome in outcomes) for name in names}
     curve = np.median([outcome.accuracy for outcome in outcomes], axis=0)

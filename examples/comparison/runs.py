@@ -1,4 +1,4 @@
-"""Runs of variants. Nodes are processes, or share this process if they do not gossip."""
+"""Run variants. With gossip, each node is a process. Without, all nodes share this process."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dpwa.launch.ports import free_ports
 from dpwa.types import JsonObject
 
 NODE = Path(__file__).with_name("node.py")
-ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # there are more nodes than cores
-LOG_LEVEL = "error"  # nodes end at slightly different times, and would warn
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # because there may be more nodes than cores
+LOG_LEVEL = "error"  # nodes would warn, because they do not end at exactly the same time
 ERROR_LINES = 20
 
 Progress = Callable[["Run"], None]
 
 
 class RunError(DpwaError):
-    """A node has failed."""
+    """A node has exited with an error."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A variant with its plan and the transport of its nodes."""
+    """A variant, the plan of its run, and the transport of the nodes."""
 
     variant: Variant
     plan: Plan
@@ -48,10 +48,10 @@ class Trajectory:
     """The parameters of one node over time.
 
     Attributes:
-        steps: (n,) the numbers of steps.
-        seconds: (n,) the times, or `None` if several nodes took turns in one process.
+        steps: (n,) the step of each record.
+        seconds: (n,) the time of each record, or `None` if all nodes ran in one process.
         vectors: (n, parameters) the parameters.
-        bytes_sent: bytes that this node sent.
+        bytes_sent: number of bytes that this node sent.
     """
 
     steps: np.ndarray
@@ -61,9 +61,9 @@ class Trajectory:
 
 
 def run_all(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
-    """Do all runs, one after the other, and return the trajectories of all nodes of each run.
+    """Do all runs, one after the other. Return the trajectories of all nodes for each run.
 
-    Runs with gossip share their processes, because starting a process takes longer than a run.
+    Runs with gossip use the same processes, because the start of a process takes longer than a run.
 
     Args:
         runs: runs with the same number of nodes.
@@ -71,7 +71,7 @@ def run_all(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
 
     Raises:
         RunError: a node failed. All nodes have been stopped.
-        UserError: a DPWA_* variable of the environment is wrong, or there are no free ports.
+        UserError: a DPWA_* environment variable is invalid, or there are no free ports.
         KeyboardInterrupt: the user interrupted. All nodes have been stopped.
     """
     gossiping = [run for run in runs if run.variant.gossips]
@@ -82,7 +82,7 @@ def run_all(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
 def _run_processes(runs: Sequence[Run], on_done: Progress) -> list[list[Trajectory]]:
     nodes = runs[0].plan.nodes
     names = [f"w{number}" for number in range(1, nodes + 1)]
-    ports = free_ports(nodes * len(runs))  # no run gets messages of the run before
+    ports = free_ports(nodes * len(runs))  # each run has own ports, and no old messages
     with tempfile.TemporaryDirectory(prefix="dpwa-compare-") as place:
         folders = {Path(place, str(number)): run for number, run in enumerate(runs)}
         for folder, run in folders.items():
@@ -102,7 +102,7 @@ def _prepare(folder: Path, run: Run, nodes: list[JsonObject]) -> None:
     settings = {"nodes": nodes, **common, **run.variant.settings}
     config = folder / "dpwa.yaml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    load_config(config)  # find mistakes in environment variables before the start
+    load_config(config)  # raise errors in environment variables before the nodes start
     (folder / PLAN_NAME).write_text(run.plan.model_dump_json(), encoding="utf-8")
 
 
@@ -135,10 +135,10 @@ def _loaded(path: Path) -> Trajectory:
 
 
 def _take_turns(run: Run, on_done: Progress) -> list[Trajectory]:
-    """Train all nodes in this process. With synchronous averaging, they agree after every step.
+    """Train all nodes in this process. With synchronous averaging, nodes are equal after each step.
 
-    Each node has its own momentum. The parameters are linear in the momentum, so their mean moves
-    as if the gradients had been averaged.
+    Each node has its own momentum. An update is linear in gradients and momentum. So a mean of the
+    parameters is equal to an update with the mean of the gradients.
     """
     torch.set_num_threads(1)
     plan, averages = run.plan, run.variant.name == SYNCHRONOUS
@@ -167,6 +167,6 @@ def average(learners: Sequence[Learner]) -> None:
 def _alone_or_in_a_ring(record: Recorder, plan: Plan, *, averages: bool) -> Trajectory:
     arrays = record.arrays()
     steps, vectors = arrays["steps"], arrays["vectors"]
-    # In a ring all-reduce, every node sends (N-1)/N of the vector twice.
+    # In a ring all-reduce, each node sends (N-1)/N of the vector twice.
     each_step = 2 * (plan.nodes - 1) / plan.nodes * vectors[0].nbytes if averages else 0.0
     return Trajectory(steps, None, vectors, each_step * plan.steps)

@@ -1,4 +1,4 @@
-"""The compared variants: one configuration per algorithm, and two without gossip."""
+"""List the compared variants of the algorithms. Two of the variants do not use gossip."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PERIOD = 10  # local steps between outer steps, because runs are short
 
 @dataclass(frozen=True, eq=False)  # hashable, by identity
 class Variant:
-    """One line of the table.
+    """A compared configuration, or a way to train without gossip.
 
     Attributes:
         name: name on the command line.
         label: name in tables and pictures.
-        settings: the configuration without its nodes.
+        settings: the configuration without `nodes`, or empty without gossip.
         groups: number of groups of nodes.
     """
 
@@ -29,14 +29,14 @@ class Variant:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The names of the variant on the command line: its own, and that of its algorithm."""
+        """The names that select the variant: its own name and the name of its algorithm."""
         if not self.gossips:
             return (self.name,)
         return str(self.settings.get("algorithm", "gossip")), self.name
 
     @property
     def gossips(self) -> bool:
-        """Whether it needs processes that exchange parameters."""
+        """Whether the nodes of this variant are processes that exchange parameters."""
         return bool(self.settings)
 
 
@@ -68,9 +68,9 @@ VARIANTS = (
 
 
 def variants_named(names: str) -> tuple[Variant, ...]:
-    """Return the variants of a list with commas, in the order of the table.
+    """Return the variants of a comma-separated list, in the order of `VARIANTS`.
 
-    The name of an algorithm stands for all its variants.
+    The name of an algorithm selects all variants of the algorithm.
 
     Raises:
         ValueError: a name is unknown, or the list is empty.

@@ -1,4 +1,4 @@
-"""A node in a pod, which closes properly on the SIGTERM of Kubernetes."""
+"""Train as a node in a pod. The node closes properly when Kubernetes sends SIGTERM."""
 
 import signal
 import sys
@@ -12,11 +12,11 @@ import dpwa
 
 
 def stop(number: int, _: FrameType | None) -> None:
-    """Leave the loop, so that the node is closed."""
+    """Exit with the usual code for a signal. The `with` statement below closes the node."""
     sys.exit(128 + number)
 
 
-signal.signal(signal.SIGTERM, stop)  # otherwise the first process of a container ignores it
+signal.signal(signal.SIGTERM, stop)  # by default, process 1 of a container ignores SIGTERM
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 32), Tanh(), Linear(32, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -30,5 +30,5 @@ with dpwa.connect(net, optimizer) as gossip:
         loss.backward()
         optimizer.step()
         gossip.step(loss.item())
-        time.sleep(0.02)  # stands for the step of your model
+        time.sleep(0.02)  # a step of your model takes longer
     print(gossip.finish(), flush=True)
