@@ -129,8 +129,8 @@ class GradientAveraging(Closeable):
         self.follow()
         if not self._stepping:
             raise UserError(
-                f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too. "
-                "Call dpwa.connect(net, optimizer) [DPWA-E307]"
+                f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer of "
+                "the module. Call dpwa.connect(net, optimizer) [DPWA-E307]"
             )
         self._begin_anew()
         self._rounds.update(self._gossip.algorithm)
@@ -203,13 +203,13 @@ class GradientAveraging(Closeable):
             ]:
                 pass
             case _:
-                raise ProtocolError(f"the state that {peer} sent is invalid")
+                raise ProtocolError(f"{peer} sent an invalid training state")
         for target in (self._training.model(), self._training.optimizer_target()):
             match images.get(target.part):
                 case [np.ndarray() as image, bytes(numbers)]:
                     target.load(np.array(image, np.uint8), numbers)
                 case _:
-                    raise ProtocolError(f"{peer} did not send the state of its {target.part}")
+                    raise ProtocolError(f"{peer} sent no valid {target.part} state")
         self._is_at_step = self._is_at_step or is_at_step
         self._state.constants = constants
         ahead = self._gossip.is_ahead
@@ -230,8 +230,8 @@ class GradientAveraging(Closeable):
         if any(isinstance(each, torch.optim.LBFGS) for each in given):
             raise UserError(
                 f"`algorithm: {self._connection.node.config.algorithm}` needs an optimizer with "
-                "one backward pass in each step. LBFGS makes several. Use another optimizer "
-                "[DPWA-E306]"
+                "one backward pass in each step. LBFGS makes several passes. Use a different "
+                "optimizer [DPWA-E306]"
             )
         found = list(map(followed, given))
         for hook in self._step_hooks:
@@ -400,9 +400,9 @@ class GradientAveraging(Closeable):
             self._is_at_step = True
             log.warning(
                 "%s: after nodes averaged the gradients of a backward pass, the training loop "
-                "replaced them, and the new gradients differ between nodes. From now on, nodes "
-                "average at the step of the optimizer. Set `together: {average_at: step}`, so that "
-                "nodes average only once [DPWA-W081]",
+                "replaced the gradients. The new gradients differ between nodes. From now on, "
+                "nodes average gradients before each optimizer step instead. Set "
+                "`together: {average_at: step}`, so that nodes average only once [DPWA-W081]",
                 self._connection.name,
             )
 

@@ -69,13 +69,13 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
     """
     if not algorithm.has_center:
         raise UserError(
-            f"`algorithm: {name}` has no center. Use an algorithm that pulls nodes to a center, "
-            "such as `algorithm: elastic`. AllReduceEA and EASGD have copy_center [DPWA-E145]"
+            f"`algorithm: {name}` has no center. Use an algorithm with a center, such as "
+            "`algorithm: elastic`, or call copy_center of AllReduceEA or EASGD [DPWA-E145]"
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(
             f"`algorithm: {name}` has no center before the first update_send. After finish, or "
-            "after a change of the module, it has none until the next update_send [DPWA-E145]"
+            "a change of the module, the next update_send makes a new center [DPWA-E145]"
         )
     return algorithm.center
 

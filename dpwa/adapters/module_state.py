@@ -363,7 +363,7 @@ class ModuleState:
         # With the largest elements first, each tensor is aligned without padding.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         if not any(e.tensor.numel() for e in entries if not e.is_buffer):
-            found = " that is not empty" if any(not e.is_buffer for e in entries) else ""
+            found = " with any elements" if any(not e.is_buffer for e in entries) else ""
             if self._may_be_sharded:
                 found += " on this rank. Shard the module over fewer ranks"
             raise ParametersError(

@@ -227,7 +227,7 @@ class Filler:
                 except Exception as error:  # noqa: BLE001 - any object can raise any error
                     raise UnfitStateError(f"{error!r:.300}") from None
 
-    def value(self, tree: Any, own: Any = MISSING, place: str = "it") -> Any:
+    def value(self, tree: Any, own: Any = MISSING, place: str = "state") -> Any:
         """Return the value of a received tree, to replace this node's value `own`.
 
         Raises `UnfitStateError` if there can be no such value, LookupError or TypeError for a bad
@@ -238,7 +238,7 @@ class Filler:
         ((tag, given),) = tree.items()
         if tag == "k":
             if own is MISSING:
-                raise UnfitStateError(f"this node does not have {place}")
+                raise UnfitStateError(f"{place} is missing on this node")
             return own
         if tag == "p":
             return self._parameters[given]
@@ -255,7 +255,7 @@ class Filler:
         if tag == "d":
             return self._mapping(given, own, place)
         if tag in "ms" and own is MISSING:
-            raise UnfitStateError(f"this node does not have {place}")
+            raise UnfitStateError(f"{place} is missing on this node")
         if tag == "m":
             return self._module(given, own, place)
         if tag == "s":
@@ -283,7 +283,7 @@ class Filler:
             is_new = name not in own
             is_method = hasattr(type(owner), name) if is_new else isinstance(own[name], _METHODS)
             if is_method or (is_new and not name.isidentifier()):
-                raise UnfitStateError(f"on this node, {place} has no attribute {name!r:.40}")
+                raise UnfitStateError(f"{place} has no attribute {name!r:.40} on this node")
             value = self.value(tree, own.get(name, MISSING), f"{place}.{name}")
             self._changes.append(partial(own.__setitem__, name, value))
 
@@ -319,12 +319,14 @@ class Filler:
         tensors = dict(_tensors_in(own))
         for name, tree in given:
             if self.value(tree, tensors[name], place) is not tensors[name]:
-                raise UnfitStateError(f"on this node, {place} has a different {name!r:.40}")
+                raise UnfitStateError(
+                    f"the tensor {name!r:.40} of {place} is a different tensor on this node"
+                )
         return own
 
     def _generator(self, given: str, own: Any) -> Any:
         if not isinstance(own, torch.Generator):
-            raise UnfitStateError("the state has a random number generator that this node lacks")
+            raise UnfitStateError("the state has a random number generator, but this node has none")
         state = self._tensors[given]
         torch.Generator(own.device).set_state(state)  # raises before anything has changed
         self._changes.append(lambda: own.set_state(state))
@@ -336,7 +338,8 @@ class Filler:
             own = self._new(name, place)
         if type(own).__qualname__ != name:
             raise UnfitStateError(
-                f"{place} is a {name!r:.40}, but on this node a {type(own).__qualname__}"
+                f"{place} is a {name!r:.40} in the state, but a "
+                f"{type(own).__qualname__} on this node"
             )
         self.attributes(own, attributes, place)
         return own
@@ -349,7 +352,7 @@ class Filler:
             is_plain = type(kind) is type and not hasattr(kind, "__del__")
             if is_plain and kind.__module__.partition(".")[0] in packages:
                 return object.__new__(kind)
-        raise UnfitStateError(f"{place} is a {name!r:.40}, a class that this node does not have")
+        raise UnfitStateError(f"{place} has the class {name!r:.40}, which this node does not have")
 
 
 def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:

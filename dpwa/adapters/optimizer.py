@@ -216,17 +216,17 @@ class Optimizers:
     def require_schedulers(self, node: str, updates: int) -> None:
         """Warn once if the schedulers do not continue from the training that this node adopted."""
         if self.schedulers is None:
-            what = "give the scheduler to dpwa.connect, too: scheduler="
+            what = "pass the scheduler to dpwa.connect as scheduler="
             is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
         else:
-            what = "the adopted state has no schedule of this kind"
+            what = "the adopted state has no such scheduler"
             is_left = bool(self.schedulers) and not self.have_schedules
         if is_left and not self._has_warned_of_schedulers:
             self._has_warned_of_schedulers = True
             log.warning(
-                "%s: this node continues at update %d, but its learning rate scheduler starts at 0 "
-                "(%s). The next step of the scheduler resets the learning rate. See docs/state.md "
-                "[DPWA-W071]",
+                "%s: the training continues at update %d, but the learning rate scheduler starts "
+                "at step 0 (%s). The next step of the scheduler resets the learning rate. See "
+                "docs/state.md [DPWA-W071]",
                 node,
                 updates,
                 what,
@@ -253,10 +253,10 @@ class Optimizers:
             return
         self._has_warned = True
         log.warning(
-            "%s: %s trains other tensors than the module's parameters. %d parameters are missing "
-            "in its param_groups, so merges do not change the training. Make the optimizer from "
-            "the current net.parameters(). If the optimizer trains copies, such as fp32 masters, "
-            "gossip the copies instead of the module. See docs/pytorch.md [DPWA-W069]",
+            "%s: %s trains tensors that are not in the module. %d parameters of the module are "
+            "missing in param_groups, so merges do not change the training. Make the optimizer "
+            "from the current net.parameters(). If the optimizer trains copies, such as fp32 "
+            "masters, gossip the copies instead of the module. See docs/pytorch.md [DPWA-W069]",
             node,
             " and ".join(sorted({type(each).__name__ for each in optimizers})),
             len(left),
@@ -268,10 +268,10 @@ class Optimizers:
         foreign = _elsewhere(trained, self._memory())
         if foreign:
             log.warning(
-                "%s: %d tensors that %s trains are not parameters of the module. The first has the "
-                "shape %s. dpwa does not average the gradients of these tensors or compare them "
-                "between nodes. Give dpwa.connect a module with all of them, such as "
-                "nn.ModuleList([net, loss]) [DPWA-W086]",
+                "%s: %d tensors in the param_groups of %s are not parameters of the module. The "
+                "first tensor has the shape %s. dpwa does not average the gradients of these "
+                "tensors or compare the tensors between nodes. Pass a module with all trained "
+                "tensors to dpwa.connect, such as nn.ModuleList([net, loss]) [DPWA-W086]",
                 node,
                 len(foreign),
                 " and ".join(sorted({type(each).__name__ for each in self.given})),
@@ -618,8 +618,8 @@ class GossipSteps:
     def __init__(self, conn: OptimizerGossip) -> None:
         if conn.lr_scale != 1.0:
             raise UserError(
-                "`lr_spread` scales the learning rate, and schedulers that exist already would "
-                "undo that. Wrap the optimizer in GossipOptimizer instead of calling attach "
+                "`lr_spread` scales the learning rate, and existing learning rate schedulers would "
+                "undo the scaling. Wrap the optimizer in GossipOptimizer instead of calling attach "
                 "[DPWA-E047]"
             )
         self._conn = conn

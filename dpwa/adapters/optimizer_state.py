@@ -38,7 +38,10 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
     """Convert a peer's parameter groups to this optimizer's form, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
-        raise UnfitStateError(f"the state has {len(groups)} param_groups, expected {len(present)}")
+        raise UnfitStateError(
+            f"the state has {len(groups)} param_groups, but the optimizer of this node has "
+            f"{len(present)}"
+        )
     pairs = zip(present, groups, strict=True)
     return [_adapted(own, theirs, is_of_torch=is_of_torch) for own, theirs in pairs]
 
@@ -50,7 +53,7 @@ def check_own(
     parameters = dict(_numbered(optimizer))
     for index in state:
         if index not in parameters:
-            raise UnfitStateError(f"the state has an entry for an unknown parameter, {index}")
+            raise UnfitStateError(f"the state has an entry for an unknown parameter: {index}")
     keepers = [_Keeper(type(optimizer), settings) for settings in groups]
     for index, (number, parameter) in parameters.items():
         kept = state.get(index, {})
@@ -99,7 +102,9 @@ def _added(key: str, value: Any) -> Any:
     """Return the value of a setting that this optimizer lacks, if it is a number or a boolean."""
     is_plain = isinstance(value, bool) or _is_number(value)
     if not is_plain or not key.isidentifier():
-        raise UnfitStateError(f"param_groups have an unknown setting: {key!r:.40} = {value!r:.40}")
+        raise UnfitStateError(
+            f"the param_groups of the state have an unknown setting: {key!r:.40} = {value!r:.40}"
+        )
     return value
 
 
@@ -113,10 +118,10 @@ def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
     if _is_number(own) and _is_number(theirs):
         if _sign(theirs) >= 0 or _sign(own) < 0 or may_be_negative:
             return theirs
-        raise UnfitStateError(f"{key} is {theirs!r:.40}, but {own!r:.40} on this node")
+        raise UnfitStateError(f"{key} is {theirs!r:.40} in the state, but {own!r:.40} on this node")
     if type(own) is type(theirs) and (isinstance(own, bool) or own == theirs):
         return theirs
-    raise UnfitStateError(f"{key} is {theirs!r:.40}, but {own!r:.40} on this node")
+    raise UnfitStateError(f"{key} is {theirs!r:.40} in the state, but {own!r:.40} on this node")
 
 
 def _is_number(value: object) -> bool:
@@ -136,21 +141,24 @@ def _sign(number: float | torch.Tensor) -> float:
 def _check_equal_form(index: int, expected: Kept, kept: Kept) -> None:
     if {*kept} != {*expected}:
         raise UnfitStateError(
-            f"the state of parameter {index} has {sorted(kept)!r:.200}, expected {sorted(expected)}"
+            f"the state of parameter {index} has the keys {sorted(kept)!r:.200}, expected the keys "
+            f"{sorted(expected)}"
         )
     for key, like in expected.items():
         value = kept[key]
         is_other = _form(value) != _form(like)
         if is_other and not (_is_scalar(value) and _is_scalar(like)):
             raise UnfitStateError(
-                f"{key} of parameter {index} is {_form(value)}, expected {_form(like)}"
+                f"{key} in the state of parameter {index} is {_form(value)}, expected {_form(like)}"
             )
 
 
 def _check_steps(index: int, kept: Kept) -> None:
     steps = kept.get(_STEP, 0)
     if not _is_number(steps) or steps < 0:
-        raise UnfitStateError(f"parameter {index} has an invalid count of steps, {steps!r:.40}")
+        raise UnfitStateError(
+            f"the state of parameter {index} has an invalid number of steps: {steps!r:.40}"
+        )
 
 
 def _form(value: object) -> str:
@@ -196,7 +204,7 @@ class _Keeper:
             try:
                 return self._after_a_step(trial)
             except Exception as error:  # noqa: BLE001 - settings can cause any error
-                problem = problem or f"its settings allow no step: {error!r:.200}"
+                problem = problem or f"no step is possible with its settings: {error!r:.200}"
         raise UnfitStateError(problem)
 
     @torch.no_grad()
@@ -466,7 +474,7 @@ def _held_by(
         if own:
             _require_own_form(optimizer)
             if any(name in _ELSEWHERE for name, _ in own):
-                raise UnfitStateError("the state has an attribute that a peer must not set")
+                raise UnfitStateError("the state sets an attribute that a peer must not set")
             filler.attributes(optimizer, own, type(optimizer).__name__)
     return held
 
@@ -514,7 +522,7 @@ def _state_for(
 def _check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise UnfitStateError(f"{name!r:.80} has values that are not finite")
+            raise UnfitStateError(f"tensor {name!r:.80} has values that are not finite")
 
 
 def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
@@ -547,11 +555,15 @@ def resume(
     Raises `UnfitStateError`, and changes nothing, if a number does not fit these schedulers.
     """
     if len(schedulers) != len(progress):
-        raise UnfitStateError(f"the state has {len(progress)} schedulers, not {len(schedulers)}")
+        raise UnfitStateError(
+            f"the state has {len(progress)} schedulers, but this node has {len(schedulers)}"
+        )
     states = []
     for scheduler, told in zip(schedulers, progress, strict=True):
         if told[_KIND] != type(scheduler).__qualname__:
-            raise UnfitStateError(f"this node has no scheduler of the class {told[_KIND]!r:.40}")
+            raise UnfitStateError(
+                f"the scheduler here is not of the class {told[_KIND]!r:.40}, as in the state"
+            )
         kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
         own = scheduler.state_dict()
         if "scale" in own:  # of a `GradScaler`. The user may have passed an int
@@ -588,4 +600,6 @@ def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
         is_possible = math.isfinite(theirs) or not math.isfinite(number)
         if is_alike and is_possible and (theirs >= 0 or number < 0):
             return torch.full_like(own, theirs) if isinstance(own, torch.Tensor) else theirs
-    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, but {own!r:.40} on this node")
+    raise UnfitStateError(
+        f"a scheduler has the value {theirs!r:.40} in the state, but {own!r:.40} on this node"
+    )

@@ -230,8 +230,8 @@ def require_plain(net: nn.Module) -> None:
         if _is_packed(module):
             raise ParametersError(
                 f"module {name!r} is a quantised {type(module).__name__}, whose weights are not "
-                "tensors. Gossip the float module and quantise it afterwards, or make the adapter "
-                "of a part that is not quantised [DPWA-E137]"
+                "tensors. Gossip the float module, and quantise the module afterwards. Or gossip "
+                "only submodules that are not quantised [DPWA-E137]"
             )
     fsdp = getattr(sys.modules.get(_FSDP), "FullyShardedDataParallel", None)
     if fsdp is not None:

@@ -93,8 +93,9 @@ class TrainingState:
         if new:
             log.warning(
                 "%s: this part of the optimizer's state cannot be sent to other nodes: %s%s. A "
-                "node that starts late or restarts begins without this part. With `together`, its "
-                "parameters then differ from the others'. See docs/state.md [DPWA-W085]",
+                "node that starts late or restarts begins without this part. With `together`, the "
+                "parameters of this node then differ from the parameters of other nodes. See "
+                "docs/state.md [DPWA-W085]",
                 node,
                 new[0],
                 f" (and {len(new) - 1} more)" if len(new) > 1 else "",

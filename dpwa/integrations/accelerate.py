@@ -111,7 +111,7 @@ class DpwaGossip(TrainingGossip):
         """
         if self._steps is None:
             raise UserError(
-                "call DpwaGossip.step in a block `with DpwaGossip(...) as gossip` [DPWA-E034]"
+                "DpwaGossip.step works only in a block `with DpwaGossip(...) as gossip` [DPWA-E034]"
             )
         accelerator = self._accelerator
         if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:

@@ -39,7 +39,7 @@ def read_hostfile(path: Path) -> list[HostLine]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror} [DPWA-E061]") from None
+        raise UserError(f"cannot read hostfile {path}: {error.strerror} [DPWA-E061]") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: expected text in UTF-8 [DPWA-E062]") from None
     found: dict[str, HostLine] = {}
@@ -52,7 +52,7 @@ def read_hostfile(path: Path) -> list[HostLine]:
         entry = _entry(words, where)
         if entry.host in found:
             raise UserError(
-                f"{where}: host {entry.host} is already in line {first_at[entry.host]} [DPWA-E063]"
+                f"{where}: host {entry.host} is already on line {first_at[entry.host]} [DPWA-E063]"
             )
         found[entry.host] = entry
         first_at[entry.host] = number
@@ -102,8 +102,8 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
         raise UserError(
-            f"cannot tell which of the hosts this machine is. By name and address, it is {which}. "
-            "Set --host [DPWA-E069]"
+            f"cannot find this machine in the hostfile. Its name and addresses match {which}. Pass "
+            "the host of this machine as --host [DPWA-E069]"
         )
     return own[0]
 

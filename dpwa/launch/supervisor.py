@@ -263,7 +263,7 @@ class _Supervisor:
         # The handler of a signal may have ended the process on purpose.
         has_left = isinstance(told, int) and not (self.ladder.stopping or self._passed_on)
         if has_left:
-            self._blame(node, f"it ended its training at update {told} without finish()")
+            self._blame(node, f"its training ended at update {told} without finish()")
         restart = None
         if (code or has_left) and not is_asked:
             restart = self._restarts.after(node, code, self._clock.now())
@@ -282,12 +282,12 @@ class _Supervisor:
 
     def _blame(self, node: str, problem: str) -> None:
         self.exit_codes[node] = 1
-        self._call(self._on_line, node, "stderr", f"dpwa launch: counts as failed: {problem}")
+        self._call(self._on_line, node, "stderr", f"dpwa launch: this node failed: {problem}")
 
     def _start_again(self, node: str) -> None:
         """Restart a failed node, unless some nodes have finished and no node runs any more."""
         if self._finished and not self._engine.running and not self._has_others:
-            notice = "dpwa launch: not restarted, because the other nodes have finished"
+            notice = "dpwa launch: no restart of this node, because the other nodes have finished"
             self._call(self._on_line, node, "stderr", notice)
             self._call(self._on_exit, node, self.exit_codes[node])
         else:
@@ -305,7 +305,7 @@ class _Supervisor:
 
 def _require_command(spec: LaunchSpec) -> None:
     if not spec.command:
-        raise UserError("no command was given. Write it after -- [DPWA-E076]")
+        raise UserError("no command was given. Write the command after `--` [DPWA-E076]")
     program = spec.command[0]
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):

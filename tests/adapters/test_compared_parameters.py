@@ -284,6 +284,7 @@ def test_what_an_optimizer_trains_beside_the_module_is_named(caplog, is_in_modul
             optimizer.step()
             gossip.update_wait()
     told = (
-        "2 tensors that SGD trains are not parameters of the module. The first has the shape [1, 2]"
+        "2 tensors in the param_groups of SGD are not parameters of the module. The first tensor "
+        "has the shape [1, 2]"
     )
     assert caplog.text.count(told) == (not is_in_module)

@@ -324,7 +324,7 @@ def test_who_waits_keeps_its_share_of_the_mass():
 def test_bounds_that_are_no_seconds_are_refused_by_name(bound, wrong):
     with (
         DpwaPyTorchAdapter(nn.Linear(2, 1), "w1", config_of(1)) as node,
-        pytest.raises(UserError, match=f"finish: {bound} is"),
+        pytest.raises(UserError, match=f"finish: {bound} must be"),
     ):
         node.finish(**{bound: wrong})
 

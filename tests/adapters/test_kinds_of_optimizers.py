@@ -450,8 +450,8 @@ def of_another(net):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (stale, "2 parameters are missing in"),
-        (masters, "4 parameters are missing in"),
+        (stale, "2 parameters of the module are missing in"),
+        (masters, "4 parameters of the module are missing in"),
         (flat, ""),
         (of_more, ""),
         (of_a_part, ""),
@@ -463,9 +463,9 @@ def test_an_optimizer_of_other_tensors_than_the_modules_is_told_once(make, names
     optimizer = make(net)
     with alone_as(net, optimizer if is_given else None) as gossip:
         steps_of(net, [optimizer], 5, gossip)
-    told = warnings_in(caplog, "trains other tensors than the module's parameters")
+    told = warnings_in(caplog, "trains tensors that are not in the module")
     if names is None:  # who is not told of it may train another module
-        names = "4 parameters are missing in" if is_given else ""
+        names = "4 parameters of the module are missing in" if is_given else ""
     assert len(told) == bool(names)
     assert all(names in each and "pytorch.md" in each for each in told)
 
@@ -475,10 +475,10 @@ def test_parameters_that_are_replaced_while_it_trains_are_told(caplog):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with alone_as(net, optimizer) as gossip:
         steps_of(net, [optimizer], 5, gossip)
-        assert not warnings_in(caplog, "trains other tensors")
+        assert not warnings_in(caplog, "trains tensors that are not in the module")
         net[2] = nn.Linear(32, 4)
         steps_of(net, [optimizer], 5, gossip)
-    assert len(warnings_in(caplog, "trains other tensors")) == 1
+    assert len(warnings_in(caplog, "trains tensors that are not in the module")) == 1
 
 
 # Several in one adapter
@@ -675,7 +675,7 @@ def test_the_schedule_of_who_takes_over_is_as_far_as_its_number_of_updates():
         ({}, "scheduler="),
         ({"scheduler": "LambdaLR"}, ""),
         ({"scheduler": ()}, ""),
-        ({"scheduler": "MultiStepLR"}, "no schedule of this kind"),
+        ({"scheduler": "MultiStepLR"}, "the adopted state has no such scheduler"),
         ({"scheduler": torch.amp.GradScaler("cpu")}, "scheduler="),
     ],
 )
@@ -695,8 +695,8 @@ def test_a_late_joiner_goes_on_with_the_schedule_or_is_told(options, told, caplo
             assert two.updates >= 3
             for _ in range(3):
                 two.step(0.5)
-    assert len(warnings_in(caplog, "its learning rate scheduler starts at 0")) == bool(told)
-    assert all(told in each for each in warnings_in(caplog, "starts at 0"))
+    assert len(warnings_in(caplog, "the learning rate scheduler starts at step 0")) == bool(told)
+    assert all(told in each for each in warnings_in(caplog, "starts at step 0"))
     if options.get("scheduler") is made["LambdaLR"]:
         optimizer.step()
         made["LambdaLR"].step()

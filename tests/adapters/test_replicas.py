@@ -46,7 +46,7 @@ def test_a_closed_adapter_is_closed_on_all_ranks(told):
     [
         ("names", "UserError: the ranks that hold a module together are one node"),
         ("name", "UnknownNameError"),
-        ("optimizer", "must both pass `optimizer`, or neither"),
+        ("optimizer", "must both pass `optimizer`, or both omit the argument"),
         ("port", "AddressError"),
         ("loss", "ParametersError"),
         ("closed", "ClosedError"),

@@ -94,10 +94,10 @@ def test_a_group_goes_on_from_the_newest_checkpoint_that_all_of_its_ranks_have(t
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("algorithm", "UserError: a model that is sharded .* algorithm symmetric: both nodes"),
-        ("leader", "UserError: a model .* algorithm lsgd: it follows a leader"),
+        ("algorithm", "UserError: a model that is sharded .* algorithm symmetric, whose two nodes"),
+        ("leader", "UserError: a model .* algorithm lsgd, which follows a leader"),
         ("fraction", "UserError: a model .* fraction below 1"),
-        ("topology", "UserError: a model .* topology one_peer_exponential: neighbours change"),
+        ("topology", "UserError: a model .* topology one_peer_exponential, whose neighbours"),
         ("one rank", "ClosedError: |ParametersError: the same call .* on another rank"),
         (
             "peers refused",

@@ -660,7 +660,7 @@ def test_training_goes_on_together_at_once_after_an_end(count, caplog):
 def test_it_needs_the_optimizer():
     with (
         DpwaPyTorchAdapter(net_of(), "w1", config_of(1, algorithm="together")) as gossip,
-        pytest.raises(UserError, match="needs the optimizer, too"),
+        pytest.raises(UserError, match="needs the optimizer of the module"),
     ):
         gossip.update_send()
 

@@ -266,7 +266,7 @@ UNFIT = {
     "lazy": (lambda: nn.LazyLinear(3), "'weight' cannot be gossiped: it has no shape before"),
     "only empty": (
         lambda: nn.Linear(0, 0),
-        "Linear has no trainable .* parameter that is not empty",
+        "Linear has no trainable .* parameter with any elements",
     ),
     "none": (nn.ReLU, "ReLU has no trainable floating-point parameter"),
 }

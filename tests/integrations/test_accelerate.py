@@ -65,7 +65,7 @@ def test_a_block_that_fails_closes_the_node(alone):
 
 
 def test_there_is_no_step_outside_of_the_block(alone):
-    with pytest.raises(UserError, match=r"call DpwaGossip\.step in a block"):
+    with pytest.raises(UserError, match=r"DpwaGossip\.step works only in a block"):
         alone.step()
     with alone:
         pass

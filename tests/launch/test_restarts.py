@@ -119,7 +119,7 @@ def test_a_node_that_is_killed_or_leaves_comes_back_and_is_merged_again(
     assert [(r.node, r.code) for r in told.restarts] == [("w2", 0 if way == "leaves" else -9)]
     blamed = (
         "w2",
-        "dpwa launch: counts as failed: it ended its training at update 7 without finish()",
+        "dpwa launch: this node failed: its training ended at update 7 without finish()",
     )
     assert (blamed in told.lines) is (way == "leaves")
     assert [line for node, line in told.lines if node == "w2" and "life" in line] == [
@@ -137,7 +137,7 @@ def test_a_node_whose_training_has_ended_badly_counts_as_failed_and_is_not_start
     codes = told.run(nodes_running(IMPORTS + FIRST_TIME + tells + heals, restarts=3))
     assert codes == {"w1": 1, "w2": 0}
     assert told.restarts == []
-    assert told.lines == [("w1", "dpwa launch: counts as failed: it is alone")]
+    assert told.lines == [("w1", "dpwa launch: this node failed: it is alone")]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_node_that_finishes_alone_is_not_blamed_if_all_others_have_failed(
         f"tell('finished together with nobody; without w2') if name == 'w1' else {others}"
     )
     assert told.run(nodes_running(code, "w1", "w2", "w3")) == codes
-    blamed = {node for node, line in told.lines if "counts as failed" in line}
+    blamed = {node for node, line in told.lines if "this node failed" in line}
     assert blamed == {node for node, code in codes.items() if code == 1}
 
 
@@ -224,7 +224,7 @@ def test_a_node_is_not_started_again_into_a_run_that_is_over(
     }
     assert 1 <= len(told.restarts) < 9
     assert told.lines == [
-        ("w2", "dpwa launch: not restarted, because the other nodes have finished")
+        ("w2", "dpwa launch: no restart of this node, because the other nodes have finished")
     ]
     assert sorted(told.exits) == [("w1", 0), ("w2", 3), ("w3", 0)]
 
@@ -239,7 +239,7 @@ def test_no_name_of_a_node_is_in_the_way_of_what_the_launcher_writes(
         "open(os.environ['DPWA_ENDING'], 'w').write(os.environ['DPWA_NAME'] + ' ends badly')\n"
     )
     assert told.run(nodes_running(IMPORTS + tells, *names)) == dict.fromkeys(names, 1)
-    blamed = [(name, f"dpwa launch: counts as failed: {name} ends badly") for name in names]
+    blamed = [(name, f"dpwa launch: this node failed: {name} ends badly") for name in names]
     assert sorted(told.lines) == sorted([*blamed, *((name, "True") for name in names)])
 
 

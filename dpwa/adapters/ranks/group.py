@@ -168,7 +168,7 @@ def require_alike(forms: Sequence[Form]) -> None:
             if has != first.has[what]:
                 raise UserError(
                     f"rank 0 and rank {rank} of the model's process group must both pass `{what}`, "
-                    "or neither [DPWA-E142]"
+                    "or both omit the argument [DPWA-E142]"
                 )
 
 

@@ -87,7 +87,7 @@ class Replicas(RankGroup):
         if not optimizers.given:
             return
         part = optimizer_part(optimizers) if self.has_node else None
-        numbers, problem = self.say(part and part.numbers), "it has other values than plain data"
+        numbers, problem = self.say(part and part.numbers), "it has values that are not plain data"
         if numbers is not None:
             image, problem = self.hand_out(part.image if part else bytearray()), ""
             load = partial(load_optimizers, optimizers, image, numbers)
@@ -101,7 +101,7 @@ class Replicas(RankGroup):
                 load(keeps_lr=False, is_guarded=False)
         if problem and self.has_node:
             log.warning(
-                "the optimizers' state of rank 0 does not fit the other ranks: %s. Each rank keeps "
+                "the other ranks cannot load the optimizer state of rank 0: %s. Each rank keeps "
                 "its own optimizer state [DPWA-W077]",
                 problem,
             )
@@ -145,9 +145,9 @@ class Replicas(RankGroup):
             self._state.refresh()
             if self._state.layout.fingerprint != outcome.fingerprint:
                 raise ParametersError(
-                    f"rank {self.rank} of the model's process group has other trainable parameters "
-                    "than rank 0. Freeze and replace parameters in the same way on all ranks "
-                    "[DPWA-E141]"
+                    f"rank {self.rank} of the model's process group has different trainable "
+                    "parameters than rank 0. Freeze and replace parameters in the same way on all "
+                    "ranks [DPWA-E141]"
                 )
             self._send_all(entry.tensor for entry in self._state.entries)
         return result_of(outcome.result)

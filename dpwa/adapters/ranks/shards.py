@@ -73,8 +73,8 @@ def rank_config_of_ranks(
         )
     if len(members) == 1:
         raise UserError(
-            "all processes of this run hold one sharded model, so it has no peers to gossip with. "
-            "Start each group of ranks as a separate run, with DPWA_CONFIG and DPWA_NAME set "
+            "all processes of this run hold one sharded model, so there are no peers to gossip "
+            "with. Start each group of ranks as a separate run, with DPWA_CONFIG and DPWA_NAME set "
             "[DPWA-E131]"
         )
     nodes = {node["name"]: node for node in _nodes(config)}
@@ -118,13 +118,13 @@ def _node_of_rank(node: dict[str, Any], rank: int) -> dict[str, Any]:
 def _require_possible(config: Config) -> None:
     kind, first = algorithm(config.algorithm), config.nodes[0].name
     problems = {
-        "join: list the nodes": config.is_open,
-        "fraction below 1: each rank fetches all of its shards": config.fraction < 1.0,
-        f"algorithm {config.algorithm}: both nodes of a merge must agree on it": kind.terms
+        "join. List all nodes in `nodes`": config.is_open,
+        "fraction below 1, because each rank fetches all of its shards": config.fraction < 1.0,
+        f"algorithm {config.algorithm}, whose two nodes must agree on each merge": kind.terms
         is not Terms.PULL,
         # Each rank would follow the leader that it knows.
-        f"algorithm {config.algorithm}: it follows a leader": kind.follows_leaders,
-        f"topology {config.topology}: neighbours change with the round": neighbours_in(
+        f"algorithm {config.algorithm}, which follows a leader": kind.follows_leaders,
+        f"topology {config.topology}, whose neighbours change with the round": neighbours_in(
             config, first
         ).are_tagged,
     }
