@@ -1,6 +1,6 @@
-"""dpwa: gradients are averaged over all members at every step, and parameters gossip now and then.
+"""Train with dpwa's `all_reduce` of gradients in each step, and with gossip in some of the steps.
 
-The gossip (`fetch_probability` in the configuration) draws a restarted worker to the others.
+The gossip (`fetch_probability` in the configuration) pulls a restarted worker toward the others.
 """
 
 from model import Worker, build, set_lr
@@ -14,13 +14,13 @@ worker = Worker()
 
 
 def average(gossip, gradients):
-    """Average in place; return over how many."""
+    """Average the gradients over all members, in place. Return the number of members."""
     while True:
         try:
             return gossip.all_reduce(gradients, "mean")[1]
         except LeftBehindError:
             worker.note("left behind")
-        except PeerLost as lost:  # the gradients are as they were: again, among those who are left
+        except PeerLost as lost:  # the gradients are unchanged, so retry with the other members
             worker.note("lost", names=sorted(lost.names))
 
 

@@ -1,4 +1,4 @@
-"""One worker alone on all of the text: nobody to wait for, nobody to help."""
+"""Train one worker on the whole text, as a baseline without communication."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""DDP over Gloo, under torchrun: after a failure all are restarted, and go on from a checkpoint."""
+"""Train with DDP over Gloo. After a failure, torchrun restarts all ranks from a checkpoint."""
 
 import os
 import time
@@ -14,8 +14,8 @@ TIMEOUT = timedelta(seconds=30)
 
 net, optimizer = build()
 worker = Worker()
-# In torch 2.13 the store outlives a restart, and Gloo finds in it the addresses of dead ranks:
-# each attempt gets names of its own.
+# In torch 2.13, the store outlives a restart, and contains the addresses of dead ranks. So each
+# attempt of torchrun gets a separate prefix in the store.
 store = dist.TCPStore(
     os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=TIMEOUT
 )

@@ -1,4 +1,4 @@
-"""What came out of runs: the figures of one, the table and the picture of a condition."""
+"""Compute the figures of a run, and make the table and the picture of a condition."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-Records = Mapping[int, Sequence[Mapping[str, Any]]]  # lines of each worker's file, by its number
+Records = Mapping[int, Sequence[Mapping[str, Any]]]  # the lines of each worker's file, by its index
 TARGETS = ("2.0", "1.8")
-STALE_S = 10.0  # a worker that has evaluated nothing for so long is not in the mean
-NEAR_S = 2.0  # a pause that begins so soon after a kill is due to it
+STALE_S = 10.0  # the mean leaves out a worker that has not evaluated for this time
+NEAR_S = 2.0  # a pause that begins within this time after a kill is due to the kill
 
 
 def figures_of(records: Records, plan: Mapping[str, Any], kills: Sequence[Any]) -> dict[str, Any]:
-    """Return the curve of held-out losses, speeds, and what each kill has cost."""
+    """Return the curve of held-out losses, the speeds, and the lost time after each kill."""
     seconds = plan["seconds"]
     steps = {
         worker: [row for row in rows if row["event"] == "step" and row["t"] <= seconds]
@@ -34,7 +34,7 @@ def figures_of(records: Records, plan: Mapping[str, Any], kills: Sequence[Any]) 
 
 
 def _curve(records: Records, plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield, for each time of evaluation, the mean and worst of what the workers measured last."""
+    """Yield the mean and the worst of the workers' last losses, at each time of evaluation."""
     every = plan["evaluate_s"]
     for number in range(1, int(plan["seconds"] / every) + 1):
         mark = number * every
@@ -55,7 +55,7 @@ def _curve(records: Records, plan: Mapping[str, Any]) -> Iterator[dict[str, Any]
 
 
 def _reached(curve: Sequence[Mapping[str, Any]], target: float) -> dict[str, float] | None:
-    """Return when the mean loss is first at the target, between evaluations by interpolation."""
+    """Return the interpolated time and step at which the mean loss first reaches the target."""
     for before, after in pairwise(curve):
         if before["loss"] > target >= after["loss"]:
             share = (before["loss"] - target) / (before["loss"] - after["loss"])
@@ -66,7 +66,7 @@ def _reached(curve: Sequence[Mapping[str, Any]], target: float) -> dict[str, flo
 def _cost(
     kill: Mapping[str, Any], kills: Sequence[Mapping[str, Any]], steps: Records, end: float
 ) -> dict[str, Any]:
-    """Return after how long the killed worker steps again, and the longest pause of another."""
+    """Return the time until the killed worker's next step, and the longest pause of the others."""
     at, pauses = kill["s"], [0.0]
     back = [row["t"] for row in steps.get(kill["worker"], ()) if row["t"] > at]
     for worker, rows in steps.items():
@@ -79,7 +79,7 @@ def _cost(
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown: the medians of each system's runs."""
+    """Return a Markdown table with the medians over the runs of each system."""
     marks = [t for t in (30, 60, 90) if t <= runs[0]["seconds"]] or [runs[0]["curve"][-1]["s"]]
     titles = ["system", "runs", *(f"loss at {t:g} s" for t in marks), "worst", "steps/s"]
     titles += [f"{unit} to {target}" for unit in ("steps", "s") for target in TARGETS]
@@ -107,12 +107,12 @@ def _cells(runs: Sequence[Mapping[str, Any]], marks: Sequence[float]) -> Iterato
 
 
 def _median(values: Sequence[float], digits: int, of: int = 0) -> str:
-    """Return the median; a dash if fewer than half of the runs have a value."""
+    """Return the median, or a dash if fewer than half of the runs have a value."""
     return f"{median(values):.{digits}f}" if values and 2 * len(values) > of else "-"
 
 
 def draw(runs: Sequence[Mapping[str, Any]], order: Sequence[str], path: Path) -> None:
-    """Draw the mean loss of each system over time, medians of its runs; kills as dotted lines."""
+    """Draw the median loss of each system over time. Dotted lines show the kills."""
     from dpwa.report import style
 
     looks = {
@@ -133,7 +133,7 @@ def draw(runs: Sequence[Mapping[str, Any]], order: Sequence[str], path: Path) ->
         for at in sorted({round(kill["s"]) for run in runs for kill in run["kills"]}):
             axes.axvline(at, color="#999999", linewidth=0.7, linestyle=":")
         low, high = axes.get_ylim()
-        axes.set_ylim(low, min(high, low + 1.5))  # how they begin is of less interest
-        style.label(axes, "seconds", "held-out loss, nats a byte")
+        axes.set_ylim(low, min(high, low + 1.5))  # cut off the high losses at the start
+        style.label(axes, "seconds", "held-out loss, nats per byte")
         style.legend(figure, style.line_handles(looks, names), 5)
         style.save_png(figure, path)

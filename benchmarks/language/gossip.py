@@ -1,9 +1,9 @@
-"""dpwa: gossip beside the training. Which `algorithm`, the configuration says (`DPWA_CONFIG`)."""
+"""Train with gossip of dpwa. The configuration (`DPWA_CONFIG`) names the `algorithm`."""
 
 from model import Worker, build, set_lr
 
 import dpwa
-import dpwa.adapters.pytorch  # which `import dpwa` does not load; at second 0 all is imported
+import dpwa.adapters.pytorch  # `connect` would import this module after the start of the clock
 
 net, optimizer = build()
 worker = Worker()

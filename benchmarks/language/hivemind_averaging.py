@@ -1,6 +1,6 @@
-"""hivemind 1.1.12: local steps; parameters are averaged whenever all together have taken EPOCH.
+"""Train with hivemind 1.1.12. After each epoch of local steps, workers average their parameters.
 
-With the word `dht` it is the peer by which the others find each other, as `hivemind-dht` is.
+With the argument `dht`, run only the peer through which the workers find each other.
 """
 
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 import hivemind
 from model import BATCH, Worker, build, set_lr
 
-EPOCH_STEPS = 50  # of each worker
+EPOCH_STEPS = 50  # mean number of steps of a worker in an epoch
 HOST = ["/ip4/127.0.0.1/tcp/0"]
 ADDRESS = Path(os.environ["LANGUAGE_RUN"], "dht")
 
 
 def meet():
-    """Let others meet, until the supervisor ends this."""
+    """Run the first peer of the DHT, and write its address to a file for the workers."""
     address = str(hivemind.DHT(start=True, host_maddrs=HOST).get_visible_maddrs()[0])
     ADDRESS.with_suffix(".new").write_text(address)
     ADDRESS.with_suffix(".new").replace(ADDRESS)
@@ -26,7 +26,7 @@ def meet():
 
 
 def train():
-    """Train as one of the workers."""
+    """Train as one of the workers, until the supervisor ends this process."""
     net, inner = build()
     worker = Worker()
     while not ADDRESS.exists():
@@ -61,5 +61,5 @@ def train():
         worker.stepped(net, step, epoch=optimizer.local_epoch)
 
 
-if __name__ == "__main__":  # it starts processes that import this file
+if __name__ == "__main__":  # hivemind starts processes that import this file
     meet() if sys.argv[1:] == ["dht"] else train()

@@ -1,6 +1,6 @@
-"""What all systems share: text, model, learning rate, evaluation, and the record of a worker.
+"""Define the text, model, learning rate, evaluation and record, which are equal for all systems.
 
-Needs torch alone, so that it runs in the environment of every system.
+This module needs only torch, so it runs in the environment of each system.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PEAK_LR = {"adamw": 2e-3, "sgd": 0.05, "muon": 4e-3}
 BETAS, MOMENTUM, WEIGHT_DECAY = (0.9, 0.95), 0.9, 0.1
 MODULES = 12
 BLOCK_BYTES, HELD_OUT_EVERY = 4096, 20
-EVALUATED = 128  # sequences of held-out text, the same ones everywhere
+EVALUATED = 128  # sequences of held-out text, which are equal for all workers and systems
 POLL_S = 0.01
 
 torch.set_num_threads(1)
 
 
 def text() -> bytes:
-    """Return 2 MB that Python ships: its language reference and its largest modules.
+    """Return 2 MB of text: Python's language reference and the largest modules of its library.
 
-    They are the same on all machines with the same version of Python.
+    The text is the same on all machines with the same version of Python.
     """
     library = Path(sysconfig.get_path("stdlib"))
     modules = sorted(library.glob("*.py"), key=lambda path: (-path.stat().st_size, path.name))
@@ -41,7 +41,7 @@ def text() -> bytes:
 
 
 def split(raw: bytes) -> tuple[Tensor, Tensor]:
-    """Return the bytes to train on, and those held out: every 20th block of 4096."""
+    """Return the training bytes and the held-out bytes. Every 20th block of 4096 is held out."""
     whole = len(raw) // BLOCK_BYTES * BLOCK_BYTES
     blocks = torch.frombuffer(bytearray(raw[:whole]), dtype=torch.uint8).view(-1, BLOCK_BYTES)
     is_held_out = torch.arange(len(blocks)) % HELD_OUT_EVERY == HELD_OUT_EVERY // 2
@@ -49,7 +49,7 @@ def split(raw: bytes) -> tuple[Tensor, Tensor]:
 
 
 def sequences(source: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets, both (len(starts), CONTEXT): each target is the next byte."""
+    """Return inputs and targets, shape (len(starts), CONTEXT). A target is the next byte."""
     found = source[starts[:, None] + torch.arange(CONTEXT + 1)]
     return found[:, :-1], found[:, 1:]
 
@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A transformer of 0.87 M parameters; called with inputs and targets, it returns the loss."""
+    """A transformer of 0.87 M parameters. Its `forward` returns the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class GPT(nn.Module):
 
 
 class Optimizers(list[optim.Optimizer]):
-    """The optimizers of a model, to be used as if they were one."""
+    """A list of optimizers for parts of a model, with the interface of one optimizer."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ class Optimizers(list[optim.Optimizer]):
 
 
 def build() -> tuple[GPT, Any]:
-    """Return the model and its optimizer, or `Optimizers`; all runs begin with the same values."""
+    """Return the model and its optimizer(s). All runs have equal initial parameters."""
     torch.manual_seed(0)
     net = GPT()
     name = plan()["optimizer"]
@@ -124,16 +124,16 @@ def build() -> tuple[GPT, Any]:
         return net, optim.SGD(net.parameters(), lr, momentum=MOMENTUM)
     if name == "adamw":
         return net, optim.AdamW(net.parameters(), lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
-    hidden = [p for p in net.blocks.parameters() if p.dim() == 2]  # what Muon is for
+    hidden = [p for p in net.blocks.parameters() if p.dim() == 2]  # Muon trains matrices
     rest = [p for p in net.parameters() if all(p is not each for each in hidden)]
     muon = optim.Muon(hidden, lr, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
     return net, Optimizers([muon, optim.AdamW(rest, lr, betas=BETAS, weight_decay=WEIGHT_DECAY)])
 
 
 def set_lr(optimizer: Any, step: int) -> None:
-    """Rise over 100 steps, stay until 400, then fall as 1 / sqrt(step).
+    """Set the learning rate. It rises over 100 steps, stays until 400, and falls as 1 / sqrt(step).
 
-    It has no end to plan for, so nobody gains by being fast or slow.
+    The schedule does not depend on the length of a run, so it favors neither fast nor slow systems.
     """
     peak = PEAK_LR[plan()["optimizer"]]
     for group in optimizer.param_groups:
@@ -142,23 +142,23 @@ def set_lr(optimizer: Any, step: int) -> None:
 
 @cache
 def plan() -> dict[str, Any]:
-    """Return what the supervisor has planned for this run."""
+    """Return the plan of this run, which the supervisor has written."""
     found: dict[str, Any] = json.loads(Path(os.environ["LANGUAGE_RUN"], "plan.json").read_text())
     return found
 
 
 class Worker:
-    """One process of a run: its batches, the clock that all share, and a file of what happened.
+    """One training process of a run, with its batches, the clock, and a file of its events.
 
-    It trains until the supervisor ends it. The clock is `time.monotonic`, which all processes of a
-    machine share; second 0 is when the supervisor lets all begin.
+    A worker trains until the supervisor ends the process. The clock is `time.monotonic`, which is
+    equal in all processes of a machine. The supervisor sets second 0 when all workers are ready.
     """
 
     def __init__(self) -> None:
-        """Wait until all processes of the run are here; one that is restarted goes on at once."""
+        """Wait until all workers of the run are ready. A restarted worker continues at once."""
         self.folder = Path(os.environ["LANGUAGE_RUN"])
         self.plan = plan()
-        names = ("LANGUAGE_WORKER", "DPWA_RANK", "RANK")  # of run.py, dpwa launch, torchrun
+        names = ("LANGUAGE_WORKER", "DPWA_RANK", "RANK")  # from run.py, dpwa launch, torchrun
         self.index = int(next(os.environ[name] for name in names if name in os.environ))
         train, held_out = split(text())
         if self.plan["own_text"]:
@@ -169,7 +169,7 @@ class Worker:
         )
         path = self.folder / f"w{self.index}.jsonl"
         life = path.read_text().count('"ready"') if path.exists() else 0
-        self._batches = torch.Generator().manual_seed(  # others than in the life before
+        self._batches = torch.Generator().manual_seed(  # a restarted worker gets other batches
             1_000_003 * self.plan["seed"] + 1009 * self.index + 7919 * life
         )
         self._record = path.open("a", buffering=1)
@@ -186,18 +186,18 @@ class Worker:
         return time.monotonic() - self._begin
 
     def note(self, event: str, **more: Any) -> None:
-        """Write a line of the record."""
+        """Write an event to the file of this worker."""
         self._record.write(json.dumps({"event": event, "t": round(self.now(), 3), **more}) + "\n")
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a step; who is slow comes to them late."""
+        """Return inputs and targets of a step. The slow worker sleeps first."""
         starts = torch.randint(len(self._train) - CONTEXT, (BATCH,), generator=self._batches)
         if self.index == self.plan["slow_worker"]:
             time.sleep(self.plan["slow_ms"] / 1000)
         return sequences(self._train, starts)
 
     def stepped(self, net: nn.Module, step: int, **more: Any) -> None:
-        """Note a step, and evaluate when it is time; `step`: how many the model has had."""
+        """Write the number of the step to the file, and evaluate the model if this is due."""
         self.note("step", step=step, **more)
         if self.now() >= self._mark:
             mark = self._next_mark() - self.plan["evaluate_s"]

@@ -1,15 +1,15 @@
-"""Train a small language model in several processes, by one system after the other, and compare.
+"""Compare systems that train a small language model in several processes.
 
-Conditions: calm; kill (SIGKILL of one worker every 12 s, which is started again at once: dpwa's by
-`dpwa launch --restart on-failure --spare`, DDP's by torchrun, others by this program); slow (the
-last worker sleeps for four steps' time before each of its steps); both.
+Conditions: calm, kill, slow or both. With kill, a worker gets SIGKILL every 12 s and is restarted
+at once. torchrun, `dpwa launch --restart on-failure --spare` or this program restarts the worker.
+With slow, the last worker sleeps before each step, for about the time of four steps.
 
-  run --seconds 30                                     a first look: 5 minutes
-  run --conditions calm,kill,slow,both --seeds 3       the whole comparison: 2 hours
+  run --seconds 30                                     a short comparison (5 minutes)
+  run --conditions calm,kill,slow,both --seeds 3       the whole comparison (2 hours)
   run --systems gossip,ddp,symmetric                   some systems, or any algorithm of dpwa
   run --torchft-python ~/torchft/bin/python --own-text
-  run --optimizer muon --workers 8                     others than AdamW and four
-  run --only-show                                      tables and pictures of what is in --out
+  run --optimizer muon --workers 8                     instead of AdamW and four workers
+  run --only-show                                      tables and pictures of the runs in --out
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORKERS = 4
 CONDITIONS = ("calm", "kill", "slow", "both")
 FIRST_KILL_S, KILL_EVERY_S = 15, 12
 EVALUATE_S = 5.0
-START_S, LAST_EVALUATION_S = 120.0, 10.0  # how long all have to come, and to evaluate at the end
+START_S, LAST_EVALUATION_S = 120.0, 10.0  # time limits for the start and for the last evaluation
 MAX_RESTARTS = 40
 POLL_S = 0.02
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -54,10 +54,10 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 @dataclass(frozen=True)
 class System:
-    """A training program, and in which environment it runs."""
+    """A compared training program, with its settings and the package that it needs."""
 
     script: str
-    settings: dict[str, Any] = field(default_factory=dict)  # of dpwa's configuration
+    settings: dict[str, Any] = field(default_factory=dict)  # for the configuration of dpwa
     package: str = "torch"
 
 
@@ -79,7 +79,7 @@ SYSTEMS = {
 
 
 class RunError(Exception):
-    """A system did not run: its workers did not come, or failed again and again."""
+    """The workers of a system did not start, or failed too often."""
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.only_show:
-        # What a killed worker has started becomes a child of this process, which ends it.
+        # Children of a killed worker become children of this process, so that it can end them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             run_all(options)
@@ -106,30 +106,28 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add(
-        "--conditions", type=_conditions, default=["calm"], help=f"of {','.join(CONDITIONS)} (calm)"
-    )
+    add("--conditions", type=_conditions, default=["calm"], help=f"{','.join(CONDITIONS)} (calm)")
     add(
         "--systems", type=lambda text: text.split(","), default=[*SYSTEMS],
-        help=f"of {','.join(SYSTEMS)}, or names of algorithms of dpwa (all)",
+        help=f"some of {','.join(SYSTEMS)}, or names of dpwa's algorithms (all)",
     )  # fmt: skip
-    add("--seeds", type=int, default=1, help="how many, from 1 (%(default)s)")
-    add("--seconds", type=float, default=90.0, help="of each run (%(default)g)")
-    add("--workers", type=int, default=WORKERS, help="(%(default)s)")
-    add("--slow-ms", type=float, default=160.0, help="the slow one's sleep, a step (%(default)g)")
+    add("--seeds", type=int, default=1, help="number of seeds, from 1 up (%(default)s)")
+    add("--seconds", type=float, default=90.0, help="duration of each run (%(default)g)")
+    add("--workers", type=int, default=WORKERS, help="number of workers (%(default)s)")
+    add("--slow-ms", type=float, default=160.0, help="sleep of the slow worker (%(default)g)")
     add("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="(%(default)s)")
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
-    add("--torchft-python", default=sys.executable, help="of an environment with torchft 0.2.0")
-    add("--hivemind-python", default=sys.executable, help="of an environment with hivemind 1.1.12")
+    add("--torchft-python", default=sys.executable, help="Python that can import torchft 0.2.0")
+    add("--hivemind-python", default=sys.executable, help="Python that can import hivemind 1.1.12")
     add("--cold", action="store_true", help="restart dpwa's workers without a spare")
-    add("--out", type=Path, default=Path("language-output"), help="folder (%(default)s)")
-    add("--only-show", action="store_true", help="run nothing, show what is in the folder")
+    add("--out", type=Path, default=Path("language-output"), help="output folder (%(default)s)")
+    add("--only-show", action="store_true", help="show the results in the folder, without a run")
     options = parser.parse_args()
     if min(options.seeds, options.workers, options.seconds) < 1:
         parser.error("--seeds, --workers and --seconds must be at least 1")
     kills = not options.only_show and {"kill", "both"} & set(options.conditions)
     if kills and int(options.seconds) <= FIRST_KILL_S:
-        parser.error(f"--seconds: expected more than {FIRST_KILL_S}, when the first one is killed")
+        parser.error(f"--seconds: expected more than {FIRST_KILL_S}, the time of the first kill")
     return options
 
 
@@ -141,16 +139,16 @@ def _conditions(text: str) -> list[str]:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Have all systems take turns, under each condition of each seed."""
+    """Run all systems one after the other, with each seed and under each condition."""
     names = [name for name in options.systems if _is_here(name, options)]
     if not names:
-        sys.exit("run: no system is left")
+        sys.exit("run: none of the systems can run here")
     for seed in range(1, options.seeds + 1):
         for condition in options.conditions:
             turn = seed % len(names)
             for name in names[turn:] + names[:turn]:
                 if name == "alone" and condition != "calm":
-                    continue  # nobody else is there to be killed or slow
+                    continue  # because there is no other worker to kill or to slow down
                 print(f"{time.strftime('%H:%M:%S')} {condition} {name}, seed {seed}", flush=True)
                 try:
                     Run(name, condition, seed, options).run()
@@ -169,7 +167,7 @@ def python_of(system: System, options: argparse.Namespace) -> str:
 
 
 def _is_here(name: str, options: argparse.Namespace) -> bool:
-    """Tell whether a system can run; say why it cannot."""
+    """Return whether a system can run on this machine. Print the problem if it cannot."""
     system, problem = system_of(name), ""
     if system.package in ("torchft", "hivemind"):
         command = [python_of(system, options), "-c", f"import {system.package}"]
@@ -184,7 +182,7 @@ def _is_here(name: str, options: argparse.Namespace) -> bool:
         except UserError as error:
             problem = str(error)
     if problem:
-        print(f"{name} is left out: {problem}", file=sys.stderr)
+        print(f"{name} is skipped: {problem}", file=sys.stderr)
     return not problem
 
 
@@ -197,7 +195,7 @@ def config_of(system: System, seed: int, workers: int) -> dict[str, Any]:
 
 
 def setting_of(condition: str, options: argparse.Namespace) -> str:
-    """Return what the runs of a table have in common: a condition, and what is not the default."""
+    """Return the name of a table: the condition, and the options without their default values."""
     optimizer = options.optimizer if options.optimizer != OPTIMIZERS[0] else ""
     workers = f"{options.workers}-workers" if options.workers != WORKERS else ""
     text = "own-text" if options.own_text else ""
@@ -206,7 +204,7 @@ def setting_of(condition: str, options: argparse.Namespace) -> str:
 
 
 class Run:
-    """One system under one condition with one seed."""
+    """A run of one system under one condition, with one seed."""
 
     def __init__(self, name: str, condition: str, seed: int, options: argparse.Namespace) -> None:
         self.name, self.condition, self.options = name, condition, options
@@ -234,14 +232,14 @@ class Run:
             "MKL_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONUNBUFFERED": "1",
-            "RUST_LOG": "warn",  # torchft logs every step
+            "RUST_LOG": "warn",  # otherwise torchft logs each step
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kills: list[dict[str, Any]] = []
         self.restarts = 0
 
     def run(self) -> None:
-        """Start, disturb and end it; write its figures."""
+        """Start the workers, kill some of them, end all, and write the figures of the run."""
         began, busy, own = time.monotonic(), busy_s(), own_s()
         self.start_helpers()
         for index in range(self.count):
@@ -268,9 +266,9 @@ class Run:
         (self.options.out / f"{self.title}.json").write_text(json.dumps(result, indent=1))
 
     def start_helpers(self) -> None:
-        """Start what a system has beside its workers, or write what they read."""
+        """Start the other processes of the system, or write the configuration of the nodes."""
         if self.system.package == "dpwa":
-            path = self.folder / "nodes.json"  # which is YAML, too
+            path = self.folder / "nodes.json"  # JSON is valid YAML
             path.write_text(json.dumps(config_of(self.system, self.plan["seed"], self.count)))
             self.environment["DPWA_CONFIG"] = str(path)
         elif self.system.package == "torchft":
@@ -284,7 +282,7 @@ class Run:
             self.spawn("dht", [self.python, self.system.script, "dht"])
 
     def start(self, index: int) -> None:
-        """Start a worker; torchrun and `dpwa launch` start all when it is the first one's turn."""
+        """Start a worker. For the first worker, torchrun or `dpwa launch` starts all workers."""
         script = self.system.script
         launchers = {
             "ddp": [
@@ -314,12 +312,12 @@ class Run:
             )  # fmt: skip
 
     def let_begin(self) -> float:
-        """Wait until all workers have imported what they need; return when they begin."""
+        """Wait until all workers have imported their modules. Return the time of second 0."""
         deadline = time.monotonic() + START_S
         while not all(self.rows(index, "ready") for index in range(self.count)):
             ended = [name for name, each in self.processes.items() if each.poll() is not None]
             if ended or time.monotonic() > deadline:
-                raise RunError(f"not all workers came; see {self.folder}")
+                raise RunError(f"not all workers have started. See {self.folder}")
             time.sleep(POLL_S)
         begin = time.monotonic() + 0.2
         (self.folder / "go.new").write_text(str(begin))
@@ -327,7 +325,7 @@ class Run:
         return begin
 
     def watch(self, begin: float) -> None:
-        """Kill and restart workers, until all have evaluated at the end."""
+        """Kill and restart workers, until all workers have done the last evaluation."""
         seconds, rng = self.plan["seconds"], random.Random(self.plan["seed"])
         times = range(FIRST_KILL_S, int(seconds), KILL_EVERY_S)
         due = [(s, rng.randrange(self.count)) for s in times if self.condition in ("kill", "both")]
@@ -343,14 +341,14 @@ class Run:
                 if process and process.poll() is not None and now < seconds:
                     self.restarts += 1
                     if self.restarts > MAX_RESTARTS:
-                        raise RunError(f"w{index} fails again and again; see {self.folder}")
+                        raise RunError(f"w{index} fails too often. See {self.folder}")
                     end(set(children(os.getpid())) - {p.pid for p in self.processes.values()})
                     self.start(index)
             time.sleep(POLL_S)
 
     def kill(self, index: int, begin: float) -> None:
         pid = self.rows(index, "ready")[-1]["pid"]
-        if pid in descendants(os.getpid()):  # else it is still being started
+        if pid in descendants(os.getpid()):  # false while the worker is restarted
             os.kill(pid, signal.SIGKILL)
             self.kills.append({"s": time.monotonic() - begin, "worker": index})
 
@@ -359,7 +357,7 @@ class Run:
         return bool(found) and found[-1]["mark"] > self.plan["seconds"] - self.plan["evaluate_s"]
 
     def rows(self, index: int, event: str = "") -> list[dict[str, Any]]:
-        """Return the lines of a worker's file of one kind; a kill may have torn one."""
+        """Return the events of one kind in a worker's file. A kill can leave an incomplete line."""
         found = []
         with suppress(FileNotFoundError):
             for line in (self.folder / f"w{index}.jsonl").read_text().splitlines():
@@ -373,7 +371,7 @@ class Run:
 
 def children(pid: int) -> Iterator[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             yield from map(int, path.read_text().split())
 
 
@@ -389,7 +387,7 @@ def end(pids: Sequence[int] | set[int]) -> None:
 
 
 def end_all() -> None:
-    """End all that this process has started, and what that has."""
+    """End all descendants of this process."""
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     while found := descendants(os.getpid()):
@@ -398,12 +396,12 @@ def end_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(POLL_S)
-    sweep()  # shared memory of dpwa's workers
+    sweep()  # remove the shared memory of dpwa's workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def busy_s() -> float:
-    """Return the seconds in which a core of this machine was in use."""
+    """Return the seconds for which the cores of this machine were busy, as a sum."""
     fields = list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -417,10 +415,10 @@ def own_s() -> float:
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print a table and draw a picture of each condition that is in the folder."""
+    """Print a table and draw a picture for each condition with runs in the folder."""
     runs = [json.loads(path.read_text()) for path in options.out.glob("*.json")]
     if not runs:
-        print(f"run: no run is in {options.out}", file=sys.stderr)
+        print(f"run: there are no runs in {options.out}", file=sys.stderr)
     order = list(dict.fromkeys([*SYSTEMS, *sorted(run["system"] for run in runs)]))
     runs.sort(key=lambda run: (CONDITIONS.index(run["condition"]), order.index(run["system"])))
     for setting in dict.fromkeys(run["setting"] for run in runs):

@@ -1,4 +1,4 @@
-"""torchft 0.2.0, streaming DiLoCo: two fragments, one of them averaged every 10 steps."""
+"""Train with streaming DiLoCo of torchft 0.2.0. Every 10 steps, average one of two fragments."""
 
 import torch
 from model import Worker, build, set_lr
@@ -7,7 +7,7 @@ from torchft.local_sgd import DiLoCo
 from torchft_manager import manager_of
 
 SYNC_EVERY, DELAY = 20, 5
-OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # as in the paper
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # as in the paper on DiLoCo
 
 net, inner = build()
 worker = Worker()
@@ -21,7 +21,7 @@ outer = [
     for each in fragments
 ]
 every = SYNC_EVERY // len(fragments)
-since = 0  # steps since a fragment was averaged
+since = 0  # steps since the last average of a fragment
 with DiLoCo(
     manager, fragments, inner, outer, SYNC_EVERY, use_bucketization=True, fragment_sync_delay=DELAY
 ):

@@ -1,6 +1,6 @@
-"""What both programs of torchft share: the manager of a replica group of one process.
+"""Make the manager of a replica group of one process, for both programs of torchft.
 
-Time-outs are short: those torchft comes with (60 s) would stop all for most of a run after a kill.
+The timeouts are short. With the defaults of 60 s, a kill would stop all workers for most of a run.
 """
 
 import logging
@@ -14,7 +14,7 @@ STORE = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  #
 
 
 def manager_of(worker, net, optimizer, *, use_async_quorum):
-    """Return a manager that knows how to hand over the model and its optimizer."""
+    """Return a manager that can send the state of the model and the optimizer to a new replica."""
 
     def state_dict():
         return {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
@@ -24,7 +24,7 @@ def manager_of(worker, net, optimizer, *, use_async_quorum):
         optimizer.load_state_dict(state["optimizer"])
 
     for name in ("torchft.manager", "torchft.local_sgd", "torchft_commits", "torchft_quorums"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # they log every step
+        logging.getLogger(name).setLevel(logging.WARNING)  # because these loggers log each step
     return Manager(
         pg=ProcessGroupGloo(timeout=GLOO_S),
         load_state_dict=load_state_dict,
@@ -40,6 +40,6 @@ def manager_of(worker, net, optimizer, *, use_async_quorum):
         store_port=STORE.port,
         replica_id=f"w{worker.index}_",
         hostname="127.0.0.1",
-        init_sync=False,  # all begin with the same values
+        init_sync=False,  # all workers have equal initial parameters
         quorum_retries=3,
     )

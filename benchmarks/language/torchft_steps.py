@@ -1,4 +1,4 @@
-"""torchft 0.2.0: gradients are averaged at every step, over who is there."""
+"""Train with torchft 0.2.0. In each step, all live workers average their gradients."""
 
 import torch
 from model import Worker, build, set_lr
@@ -7,10 +7,10 @@ from torchft_manager import manager_of
 
 
 class SteadyDDP(DistributedDataParallel):
-    """As shipped, the hook asserts `fut._fut`, which is None after an all-reduce that failed.
+    """torchft's DDP with a hook that survives a failed all-reduce.
 
-    With Gloo survivors of a kill die of that. Here such a step goes on until the manager
-    discards it, as it means to.
+    The original hook asserts `fut._fut`, which is None after a failed all-reduce. With Gloo, this
+    ends all workers after a kill. Here, the step continues until the manager discards it.
     """
 
     @staticmethod

@@ -41,8 +41,8 @@ def test_a_system_that_is_not_here_is_left_out_and_it_says_why(tmp_path):
     absent = ("--torchft-python", "/nowhere/python", "--out", str(tmp_path))
     (_, errors), code = run_here("--systems", "torchft,gosip", *absent)
     assert code == 1
-    assert "torchft is left out: /nowhere/python: No such file or directory" in errors
-    assert "gosip is left out" in errors
+    assert "torchft is skipped: /nowhere/python: No such file or directory" in errors
+    assert "gosip is skipped" in errors
     assert "expected one of elastic, gossip" in errors
 
 
