@@ -12,22 +12,22 @@ MAX_EVENTS = 500
 
 # The meaning of each kind of event. "The node" is the node in `about`.
 KINDS = {
-    "joined": "a connection to the node was made, or a fetch succeeded",
-    "suspect": "the node does not answer the members that probe it",
+    "joined": "there is a connection to the node, or a fetch from the node succeeded",
+    "suspect": "the node does not answer the probes of other members",
     "dead": "the node did not refute the suspicion",
     "finished": "the node finished its training, and ended",
     "left": "the node ended without `finish`. With `join`, the node ended in any way",
     "silent": "the node did not answer a fetch in time",
     "unreachable": "there is no connection to the node",
     "refused": "a message or connection was refused. The text gives the reason",
-    "quarantined": "a peer's loss jumped after several merges of the node, so the peer does not "
-    "merge the node for now",
+    "quarantined": "a peer's loss rose sharply after several merges with the node. During the "
+    "quarantine, the peer does not merge the node",
     "released": "the quarantine of the node ended",
     "diverged": "the node's loss or parameters are not finite",
-    "in_sync": "the node averages gradients with the nodes in the text (`together`)",
-    "out_of_sync": "the node steps with its own gradients, and merges snapshots (`together`)",
-    "skipped": "at least a quarter of the snapshots were not published because readers held every "
-    "slot",
+    "in_sync": "the node averages gradients with the nodes that the text names (`together`)",
+    "out_of_sync": "the node steps with its own gradients only, and merges snapshots (`together`)",
+    "skipped": "more than a quarter of the node's snapshots were not published, because readers "
+    "held every slot",
     "checkpoint": "the node wrote its state to disk",
     "log_failed": "the node could not write its run log",
 }
@@ -108,10 +108,10 @@ _REFUSED = {  # by the keys of a report's `refusals`
     "protocol": "connections with a different `security`",
     "broken_off": "connections that broke off, or took too long",
     "malformed": "messages that cannot be read",
-    "over_budget": "times that `serving_share` was used up",
+    "over_budget": "requests that had to wait because of `serving_share`",
     "forged": "messages in the name of another node",
     "revoked": "connections with keys that were removed",
-    "clogged": "floods of frames, after which the node opened its port again",
+    "clogged": "floods of frames. After a flood, the node opens its port again",
 }
 _Make = Callable[..., RunEvent]
 _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "left"}
@@ -137,10 +137,12 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
         return RunEvent(time, node, kind, about, text)
 
     if after.diverged and not before.diverged:
-        yield event("diverged", text="its loss or parameters are not finite")
+        yield event("diverged", text="the loss or the parameters of this node are not finite")
     if (kind := _sync(after.pace)) and kind != _sync(before.pace):
         others = [] if after.pace is None else [n for n in after.pace.in_sync if n != node]
-        yield event(kind, text=f"with {', '.join(others)}" if others else "it continues alone")
+        yield event(
+            kind, text=f"with {', '.join(others)}" if others else "the node continues alone"
+        )
     skipped = after.rounds_skipped - before.rounds_skipped
     steps = after.gossip.steps - before.gossip.steps
     if skipped > SKIPPED_SHARE * steps:

@@ -28,7 +28,7 @@ class FigureSpec:
 FIGURES = (
     FigureSpec("steps", "counter", "training steps (updates) since the process started"),
     FigureSpec("merges", "counter", "merges that changed something"),
-    FigureSpec("rounds", "counter", "rounds of `together`: gradients averaged with other nodes"),
+    FigureSpec("rounds", "counter", "rounds of `together` in which the node averaged gradients"),
     FigureSpec("train_s", "counter", "seconds spent on everything except gossip"),
     FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
     FigureSpec(
@@ -83,10 +83,12 @@ FIGURES = (
         "counts as 0",
     ),
     FigureSpec(
-        "skipped", "counter", "snapshots that were not published because readers held every slot"
+        "skipped", "counter", "snapshots that were not published, because readers held every slot"
     ),
     FigureSpec("refused", "counter", "refused messages and connections"),
-    FigureSpec("clock", "gauge", "training clock: updates, averaged with peers' clocks at merges"),
+    FigureSpec(
+        "clock", "gauge", "training clock. An update adds 1, and a merge averages both clocks"
+    ),
     FigureSpec("version", "gauge", "version of the newest published snapshot"),
     FigureSpec("loss", "gauge", "training loss. Infinite once the node has diverged"),
     FigureSpec(

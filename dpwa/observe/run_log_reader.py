@@ -169,7 +169,7 @@ def _told(path: Path, first: bytes) -> JsonObject | None:
     if version > RUN_LOG_VERSION:
         raise UserError(
             f"{path}: expected a run log of version {RUN_LOG_VERSION} (got {version}). "
-            "A newer dpwa has written this log, and can read it [DPWA-E281]"
+            "Read this log with the newer dpwa that has written it [DPWA-E281]"
         )
     name, began = line.get("name"), time_of(line)
     if not isinstance(name, str) or not name or began is None:
@@ -336,7 +336,8 @@ def read_run(
     runs = split_runs(files)
     if number is not None and not 1 <= number <= len(runs):
         raise UserError(
-            f"--run: expected a number from 1 to {len(runs)} (got {number}) for {path} [DPWA-E282]"
+            f"--run: expected a number from 1 to {len(runs)}, the runs in {path} (got {number})"
+            " [DPWA-E282]"
         )
     chosen = len(runs) if number is None else number
     return _RunReader(runs[chosen - 1], remarks, progress, most_samples).read_run(
@@ -392,7 +393,7 @@ class _RunReader:
         damaged += gathering.end_file()
         if damaged:
             lines = "1 damaged line was" if damaged == 1 else f"{damaged} damaged lines were"
-            self._remarks.append(f"{log.path.name}: {lines} skipped")
+            self._remarks.append(f"{lines} skipped in {log.path.name}")
 
     def _count(self, nbytes: int) -> None:
         self._done += nbytes

@@ -115,11 +115,11 @@ class HistoryAnswer(BaseModel):
         """
         width = 1 + len(self.figures)
         if len(self.samples) % (width * np.dtype("<f8").itemsize):
-            raise ProtocolError("its history has an incomplete sample")
+            raise ProtocolError("the history of this node has an incomplete sample")
         told = np.frombuffer(self.samples, "<f8").reshape(-1, width)
         times = told[:, 0]
         if not (np.all(times >= 0) and np.all(times < END_OF_TIME) and np.all(np.diff(times) > 0)):
-            raise ProtocolError("its samples are not in order of time")
+            raise ProtocolError("the samples of this node are not in order of time")
         rows = np.full((len(told), 1 + len(names)), np.nan)
         rows[:, 0] = told[:, 0]
         for index, name in enumerate(names, 1):
@@ -143,7 +143,9 @@ def read_answer(payload: Frame) -> HistoryAnswer:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"its history has an invalid {place}: {first['msg']}") from None
+        raise ProtocolError(
+            f"the history of this node has an invalid {place}: {first['msg']}"
+        ) from None
 
 
 @dataclass(frozen=True)

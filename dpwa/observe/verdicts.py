@@ -110,29 +110,31 @@ def _of(condition: Condition, usual: Rates) -> list[NodeVerdict]:
     found = []
     if condition.loss is not None and math.isinf(condition.loss):
         found.append(
-            NodeVerdict("diverged", "has diverged: its loss or parameters are not finite", "bad")
+            NodeVerdict(
+                "diverged", "has diverged, because its loss or parameters are not finite", "bad"
+            )
         )
     found += _pace(condition.rates, usual) if condition.trains else []
     found += _sync(condition) if condition.trains else []
     if condition.quarantined_by:
         by = listing(condition.quarantined_by, MAX_NAMES)
-        text = f"is in quarantine at {by}, because their losses jumped after they merged it"
+        text = f"is in quarantine at {by}, because their losses rose sharply after merges with it"
         found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _NOT_MERGED}
     if refused:
         words = IN_WORDS[Health(next(iter(refused.values())))]
         by = listing(list(refused), MAX_NAMES)
         reason = f"it {words.removesuffix(' and is not merged')}"
-        found.append(NodeVerdict("refused", f"is not merged by {by}: {reason}", "bad"))
+        found.append(NodeVerdict("refused", f"is not merged by {by}, because {reason}", "bad"))
     return found
 
 
 _NOT_MERGED = {h.value for h in (*REFUSED, Health.MISBEHAVING, Health.DIVERGED)}
 LOST = {
-    "unreachable": "cannot reach it",
-    "silent": "gets no answer in time",
-    "suspect": "suspects it",
-    "dead": "says that it is dead",
+    "unreachable": "cannot reach this node",
+    "silent": "gets no answer from this node in time",
+    "suspect": "suspects that this node is dead",
+    "dead": "considers this node dead",
 }
 
 
@@ -144,12 +146,12 @@ def _silence(condition: Condition) -> NodeVerdict:
     is_lost_to_all = bool(lost) and len(lost) == len(said)
     is_heard = heard_s is not None and heard_s <= HEARD_S and not is_lost_to_all
     if not condition.has_answered and is_heard:
-        text = f"does not answer this machine{why}. A peer heard from it {heard_s:.0f} s ago"
+        text = f"does not answer this machine{why}. A peer heard from this node {heard_s:.0f} s ago"
         return NodeVerdict("no answer", text, "odd")
     if condition.has_answered:
         text = f"has not answered for {condition.silent_s:.0f} s"
     elif heard_s is not None:
-        text = f"cannot be reached{why}. A peer heard from it {heard_s:.0f} s ago"
+        text = f"cannot be reached{why}. A peer heard from this node {heard_s:.0f} s ago"
     else:
         text = f"cannot be reached{why}"
     return NodeVerdict("gone", ". ".join([text, *lost[:2]]), "bad")
@@ -178,7 +180,7 @@ def _sync(condition: Condition) -> list[NodeVerdict]:
             "its own gradients, and merges snapshots of the other nodes"
         )
         return [NodeVerdict("out of sync", text, "odd")]
-    text = "trains alone: it averages gradients with no other node, while other nodes train"
+    text = "trains alone. It averages gradients with no other node, while other nodes train"
     return [NodeVerdict("alone", text, "odd")] if condition.is_alone else []
 
 
@@ -190,10 +192,14 @@ def _slow(rates: Rates, usual: Rates) -> str:
     """
     speed, train_s = rates.steps_per_s, rates.step_train_s
     if speed and usual.steps_per_s and speed * SLOW_FACTOR <= usual.steps_per_s:
-        text = f"takes {_rate(speed)} steps/s (median of the others: {_rate(usual.steps_per_s)})"
+        text = (
+            f"takes {_rate(speed)} steps/s (median of the other nodes: {_rate(usual.steps_per_s)})"
+        )
         return f"{text}, which is {usual.steps_per_s / speed:.1f} x slower"
     if train_s and usual.step_train_s and train_s >= SLOW_FACTOR * usual.step_train_s:
-        text = f"trains {_ms(train_s)} per step (median of the others: {_ms(usual.step_train_s)})"
+        text = (
+            f"trains {_ms(train_s)} per step (median of the other nodes: {_ms(usual.step_train_s)})"
+        )
         return f"{text}, which is {train_s / usual.step_train_s:.1f} x slower"
     return ""
 

@@ -254,7 +254,7 @@ class Watch(Closeable):
         if isinstance(message, GoAway):  # the node has too many clients, but will still answer
             return
         if not isinstance(message, HistoryMessage):
-            raise ProtocolError("the node does not send its history. It may have an older dpwa")
+            raise ProtocolError("the node sends no history, perhaps because its dpwa is older")
         answer = read_answer(payload)
         if message.request == 1:
             self._take_own(node, answer)
@@ -321,7 +321,7 @@ class Watch(Closeable):
             return
         if (told.started, told.pid, told.host) != (answer.started, answer.pid, answer.host):
             other = f"the node at {namesake.endpoint}"
-            raise ProtocolError(f"this process answers as {answer.name}, and so does {other}")
+            raise ProtocolError(f"this process and {other} both answer as {answer.name}")
 
     def _follow(self, name: str, endpoint: str, *, is_there: bool = True) -> None:
         """Follow a node from now on, unless it is already followed."""

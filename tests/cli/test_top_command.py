@@ -309,6 +309,6 @@ def test_of_eight_processes_the_slow_one_and_the_killed_one_are_named_within_ten
         assert " x slower" in found["w3"][0]["text"]
         assert found["w3"][0]["text"].startswith("takes ")
         assert "cannot be reached: nothing answers at tcp://" in found["w5"][0]["text"]
-        assert "cannot reach it" in found["w5"][0]["text"]
+        assert "cannot reach this node" in found["w5"][0]["text"]
         page = top(path, "--once", environment={"COLUMNS": "80"}).stdout
         assert "8 nodes, 1 slow, 1 gone" in page

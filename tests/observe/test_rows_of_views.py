@@ -85,7 +85,7 @@ def test_a_node_that_is_silent_has_no_rates():
     row = rows(node("w1", peers=[peer("w2", "unreachable")]), node("w2", silent_s=6.0))["w2"]
     assert row.state == "silent"
     assert row.rates.steps_per_s is None
-    assert [v.text for v in row.verdicts] == ["has not answered for 6 s. w1 cannot reach it"]
+    assert [v.text for v in row.verdicts] == ["has not answered for 6 s. w1 cannot reach this node"]
 
 
 def test_a_node_that_has_left_is_not_silent():

@@ -69,7 +69,7 @@ def test_damage_in_the_middle_costs_only_what_is_damaged(tmp_path):
     path.write_bytes(b"".join(lines))
     run = read_run(tmp_path)
     assert run.nodes["w1"].figure("steps").tolist() == [5, 20, 25]
-    assert run.remarks == (f"{path.name}: 5 damaged lines were skipped",)
+    assert run.remarks == (f"5 damaged lines were skipped in {path.name}",)
 
 
 def test_the_last_whole_line_of_peers_counts(tmp_path):
@@ -111,7 +111,7 @@ def test_the_newest_of_several_runs_is_read_and_the_others_are_named(tmp_path):
     assert list(oldest.nodes) == ["w1", "w2"]
     assert (
         problem(tmp_path, number=3)
-        == f"--run: expected a number from 1 to 2 (got 3) for {tmp_path}"
+        == f"--run: expected a number from 1 to 2, the runs in {tmp_path} (got 3)"
     )
 
 

@@ -42,13 +42,13 @@ def test_who_takes_half_the_steps_of_the_others_is_slow(speed, is_slow):
 def test_the_reason_of_slowness_has_both_speeds_and_the_factor():
     verdict = only(Condition(pace(2.0)))
     assert verdict.severity == "odd"
-    assert verdict.text == "takes 2 steps/s (median of the others: 10), which is 5.0 x slower"
+    assert verdict.text == "takes 2 steps/s (median of the other nodes: 10), which is 5.0 x slower"
 
 
 def test_where_all_wait_for_the_slowest_the_time_of_training_tells():
     verdict = only(Condition(pace(10.0, train_s=0.4)))
     assert verdict.kind == "slow"
-    expected = "trains 400 ms per step (median of the others: 80 ms), which is 5.0 x slower"
+    expected = "trains 400 ms per step (median of the other nodes: 80 ms), which is 5.0 x slower"
     assert verdict.text == expected
 
 
@@ -103,7 +103,8 @@ def test_who_is_gone_and_who_says_so():
     said = {"w2": "unreachable", "w3": "dead", "w4": "suspect", "w5": "alive"}
     verdict = only(Condition(pace(), silent_s=7.4, said=said))
     assert (verdict.kind, verdict.severity) == ("gone", "bad")
-    assert verdict.text == "has not answered for 7 s. w2 cannot reach it. w3 says that it is dead"
+    told = "has not answered for 7 s. w2 cannot reach this node. w3 considers this node dead"
+    assert verdict.text == told
 
 
 def test_who_never_answered_is_gone_with_the_reason():
@@ -116,7 +117,7 @@ def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
     silent = Condition(Rates(), silent_s=4.0, has_answered=False, problem="no", heard_s=heard_s)
     verdict = only(silent)
     assert verdict.kind == kind
-    assert verdict.text.endswith(". A peer heard from it 5 s ago")
+    assert verdict.text.endswith(". A peer heard from this node 5 s ago")
     known = Condition(pace(), silent_s=4.0, heard_s=heard_s)
     assert only(known).kind == "gone"  # it did answer, and does so no more
 
@@ -155,7 +156,7 @@ def test_who_is_in_quarantine_and_where():
 def test_who_is_refused_and_why(health, reason):
     verdict = only(Condition(pace(), said={"w2": "alive", "w3": health}))
     assert (verdict.kind, verdict.severity) == ("refused", "bad")
-    assert verdict.text == f"is not merged by w3: {reason}"
+    assert verdict.text == f"is not merged by w3, because {reason}"
 
 
 def test_several_things_may_be_the_matter():

@@ -192,7 +192,7 @@ def test_a_run_that_has_ended_needs_no_attention_and_its_curves_tell_of_the_end(
         expect(page.locator("#attention li")).to_have_count(0)
         loss, speed = (page.locator(f"#plot-{name} figcaption") for name in ("loss", "speed"))
         expect(loss).to_contain_text("Loss of 3 nodes when they last answered: from w")
-        expect(speed).to_have_text("Steps per second: no node reports it any more.")
+        expect(speed).to_have_text("Steps per second: no node reports this value any more.")
 
 
 def test_a_caption_counts_nodes_that_finish_and_calls_only_those_live_that_are(page):

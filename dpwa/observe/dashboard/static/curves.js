@@ -103,7 +103,7 @@ function summary(store, { word, key, newest }) {
   const known = answering.length ? answering : told;
   if (!known.length) {
     const isOver = !store.through && store.timeline.times.length;
-    return `${word}: ${isOver ? "no node reports it any more" : "no value is known yet"}.`;
+    return `${word}: ${isOver ? "no node reports this value any more" : "no value is known yet"}.`;
   }
   const are = known.every((node) => node.state === "live") ? "live node" : "node";
   const then = answering.length ? "" : " when they last answered";

@@ -42,7 +42,7 @@ export function showLost(stream) {
     text = "This page needs a token. Open the address with ?token=… that `dpwa dashboard` has printed.";
   } else if (stream.lostAt !== null) {
     const since = stream.lostAt / 1000;
-    const reason = stream.problem ? ` (it answers ${stream.problem})` : "";
+    const reason = stream.problem ? ` (the server answers ${stream.problem})` : "";
     text = `No connection to the dashboard's server since ${at(since)}${reason}. The page shows the run as it was then, and tries again.`;
   }
   show(find("#lost"), text);

@@ -192,7 +192,7 @@ function caption({ averages, missing }) {
   const line = "A line is a merge of the last 15 s, from a peer to the node at its arrow. Newer merges are stronger lines.";
   if (missing.clock) return `There are no lines: ${missing.clock}. ${keys}`;
   if (!averages) return `${line} ${keys}`;
-  return `The shape joins the nodes that are in sync: they average their gradients in each step. ${line} Only nodes that are out of sync merge. ${keys}`;
+  return `The shape joins the nodes that are in sync. These nodes average their gradients in each step. ${line} Only nodes that are out of sync merge. ${keys}`;
 }
 
 /** Draw a shape that joins the nodes that average gradients together. */
