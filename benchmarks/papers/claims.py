@@ -1,4 +1,4 @@
-"""What the reproductions share: claims of a paper beside what was measured here, as a table."""
+"""Print a table with the claims of a paper and the measurements of dpwa, for all reproductions."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 
 @dataclass(frozen=True)
 class Claim:
-    paper: str  # what it says
-    ours: str  # what was measured here
+    paper: str  # the statement of the paper
+    ours: str  # the measurement of dpwa
     verdict: str  # `HOLDS`, `IN_PART` or `FAILS`
-    reason: str = ""  # why it does not hold, or what is to be known about the figures
+    reason: str = ""  # the reason for the verdict, or a remark about the figures
 
 
 @dataclass(frozen=True)
 class Paper:
-    title: str  # with its year
-    source: str  # where it is found, such as arXiv:1611.09726
-    setting: str  # what was run
-    # runs it, shorter with `quick`; returns the claims
+    title: str  # with authors and year
+    source: str  # such as arXiv:1611.09726
+    setting: str  # a description of the runs
+    # called with a seed, and True for short runs
     reproduce: Callable[[int, bool], list[Claim]]
 
 
 def verdict(*checks: bool) -> str:
-    """Return what became of a claim of which these parts are true or not."""
+    """Return the verdict on a claim from the checks of its parts."""
     if all(checks):
         return HOLDS
     return IN_PART if any(checks) else FAILS
 
 
 def listed(values: Iterable[object]) -> str:
-    """Return the values with commas between them, numbers with three digits."""
+    """Return the values as a comma-separated list, with three digits for each float."""
     return ", ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values)
 
 
 def main(papers: Sequence[Paper], description: str | None) -> None:
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
-    parser.add_argument("--json", action="store_true", help="JSON to standard output")
-    parser.add_argument("--markdown", action="store_true", help="the table of docs/papers.md")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all runs (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="short runs, which take seconds")
+    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
+    parser.add_argument("--markdown", action="store_true", help="print tables for docs/papers.md")
     options = parser.parse_args()
     found = []
     for paper in papers:

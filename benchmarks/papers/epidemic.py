@@ -1,4 +1,4 @@
-"""How many rounds it takes until all nodes know who leads, if each pulls from one a round."""
+"""Count the rounds until all nodes know the leader, if each node pulls from one node a round."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from claims import Claim, Paper, main, verdict
 
 from dpwa.policy.leaders import LossReports
 
-EXPECTED = {16: 6.1, 64: 9.0, 256: 11.5, 1024: 13.8, 4096: 16.1}  # mean of the exact Markov chain
+EXPECTED = {16: 6.1, 64: 9.0, 256: 11.5, 1024: 13.8, 4096: 16.1}  # from the exact Markov chain
 TRIALS = {16: 400, 64: 150, 256: 40, 1024: 10, 4096: 3}
 QUICK_TRIALS = {16: 10, 64: 4}
-MAX_REPORTS = 4  # reports in a message: of the node itself, of the best two, and one drawn
+MAX_REPORTS = 4  # the node's own report, the best two reports, and one random report
 LONG_S = 1e9
 
 
@@ -37,15 +37,15 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
             + ", ".join(f"{EXPECTED[nodes]:g}" for nodes in sizes)
             + f" rounds at N = {', '.join(map(str, sizes))}",
             ", ".join(f"{means[nodes]:.1f}" for nodes in sizes)
-            + f" rounds, mean of {', '.join(str(trials[nodes]) for nodes in sizes)} runs",
+            + f" rounds, as means of {', '.join(str(trials[nodes]) for nodes in sizes)} runs",
             verdict(*fits),
-            "the sources give the growth. The figures are those of the exact Markov chain",
+            "the sources give the growth. The figures are from the exact Markov chain",
         )
     ]
 
 
 def rounds_until_known(nodes: int, seed: str) -> int:
-    """Let every node hear one other a round, drawn at random, as all were before the round."""
+    """Return the rounds until all nodes know the leader. In a round, each node pulls from one."""
     rng = random.Random(seed)
     reports = [LossReports(f"n{i}", "", 1, LONG_S) for i in range(nodes)]
     losses = rng.sample(range(nodes), nodes)

@@ -1,4 +1,4 @@
-"""All reproductions, one after another; with --markdown, the tables of docs/papers.md."""
+"""Run all reproductions. With --markdown, print the tables of docs/papers.md."""
 
 from __future__ import annotations
 

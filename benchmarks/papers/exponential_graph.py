@@ -1,4 +1,4 @@
-"""One-peer exponential graphs: when is the mean exact after log2 N rounds, and what if not?"""
+"""Measure the error of the mean in one-peer exponential graphs after log2 N rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpwa.policy.mixing import mixing_matrix, second_modulus
 from dpwa.policy.topology import Topology, log2_ceiling, topology
 from dpwa.types import NoOptions
 
-EXACT = 1e-12  # of the distance at the beginning: rounding
+EXACT = 1e-12  # rounding error, divided by the distance at the start
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
@@ -34,15 +34,15 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
         Claim(
             "The mean is not exact for any other N",
             f"N = 3 to {others[-1]}: {min(once):.2g} to {max(once):.2g} of the distance is left "
-            f"after ceil(log2 N) rounds, at most {max(thrice):.1g} after three times as many",
+            f"after ceil(log2 N) rounds, and up to {max(thrice):.1g} after three times as many",
             verdict(min(once) > EXACT),
             "each further period reduces the distance again",
         ),
         Claim(
             "The mean is also exact if each period has the steps 1, 2, 4, ... in a random order, "
             "but not if each round picks a random step",
-            f"N = 4 to {powers[-1]}: at most {max(permuted):.0e} in a random order; drawn anew "
-            f"up to {max(replaced):.2f} is left",
+            f"N = 4 to {powers[-1]}: at most {max(permuted):.0e} of the distance is left with a "
+            f"random order, and up to {max(replaced):.2f} with random steps",
             verdict(max(permuted) < EXACT, max(replaced) > EXACT),
         ),
         gaps(powers if quick else [*powers, 512], others),
@@ -50,7 +50,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def left(graph: Topology, nodes: int, rounds: int, seed: int) -> float:
-    """Return the distance to the mean after the rounds, by that of the beginning."""
+    """Return the distance to the mean after the rounds, divided by the distance at the start."""
     starts = np.random.default_rng(seed).normal(size=(nodes, 2))
     swarm = Swarm("gossip", starts, SwarmSettings(seed, graph, graph.options(), factor=0.5))
     for _ in range(rounds):
@@ -60,7 +60,7 @@ def left(graph: Topology, nodes: int, rounds: int, seed: int) -> float:
 
 
 def drawn(seed: int, nodes: int, is_permuted: bool) -> Topology:
-    """Return the graph with its steps in a random order, or each drawn for itself."""
+    """Return the graph with its steps in a random order, or with independent random steps."""
     exponents = list(range(log2_ceiling(nodes)))
     rng = random.Random(seed)
     order = rng.sample(exponents, len(exponents)) if is_permuted else rng.choices(exponents, k=9)
@@ -76,14 +76,14 @@ def gaps(even: list[int], others: list[int]) -> Claim:
     equal, above = [], []
     for nodes in sorted({*even, *others}):
         degree = log2_ceiling(nodes)
-        weight = degree / (degree + 1)  # all neighbours and oneself alike
+        weight = degree / (degree + 1)  # the node and all its neighbors count equally
         modulus = second_modulus(mixing_matrix(static, static.options(), nodes, weight))
         off = (1.0 - modulus) - 2.0 / (1 + degree)
         (above if nodes % 2 else equal).append(off)
     return Claim(
         "The static graph has a spectral gap of 2 / (1 + ceil(log2 N)) for even N, more for odd N",
-        f"even N: off by at most {max(map(abs, equal)):.0e}; odd N: more by "
-        f"{min(above):.2f} to {max(above):.2f}",
+        f"the difference is at most {max(map(abs, equal)):.0e} for even N, and from "
+        f"{min(above):.2f} to {max(above):.2f} for odd N",
         verdict(max(map(abs, equal)) < EXACT, min(above) > EXACT),
     )
 

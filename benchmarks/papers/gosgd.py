@@ -1,4 +1,4 @@
-"""GoSGD: how often do nodes have to exchange, and how does it stand beside EASGD?"""
+"""Measure GoSGD with rare and frequent exchanges, and compare it with EASGD."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from training import distance, make, train_round
 NODES = 8
 PROBABILITIES = (0.01, 0.02, 0.1, 0.4, 1.0)
 LR = 0.05
-NEAR = 0.05  # of a loss
+NEAR = 0.05  # tolerance, divided by a loss
 
 
 @dataclass(frozen=True)
 class Result:
-    loss: float  # of the mean model on examples that nobody trains on
+    loss: float  # of the mean model, on test examples
     accuracy: float
-    distance: float  # of the nodes to their mean, over the second half of the steps
+    distance: float  # from the nodes to their mean, over the second half of the steps
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
@@ -66,13 +66,12 @@ def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> 
     return Claim(
         "Exchanges may be rare: a small probability p trains as well as a large one",
         f"loss of the mean model with p = {_list(alike)}: "
-        f"{', '.join(f'{r.loss:.3f}' for r in alike.values())} if all nodes draw from all digits; "
+        f"{', '.join(f'{r.loss:.3f}' for r in alike.values())} if all nodes sample all digits, "
         f"{', '.join(f'{r.loss:.2f}' for r in apart.values())} (accuracy "
-        f"{', '.join(f'{r.accuracy:.2f}' for r in apart.values())}) with private digits "
-        "of few classes",
+        f"{', '.join(f'{r.accuracy:.2f}' for r in apart.values())}) if each node has few classes",
         verdict(costs[0] < 1 + NEAR, costs[1] < 1 + NEAR),
-        "true if all nodes have the same data. But then the mean model is as good with p = 0. "
-        "If each node has its own classes, every exchange counts",
+        "the claim holds if all nodes have the same data. But then the mean model is as good with "
+        "p = 0. If each node has its own classes, each exchange matters",
     )
 
 
@@ -93,16 +92,16 @@ def beside_elastic(alike: dict[float, Result], elastic: dict[float, Result]) -> 
     distances = [elastic[p].distance for p in elastic]
     return Claim(
         "With as many exchanges and steps, GoSGD has a lower loss than EASGD",
-        f"p = {_list(elastic)}: loss {', '.join(f'{alike[p].loss:.3f}' for p in elastic)}, of "
-        f"`elastic` with period 1/p {', '.join(f'{loss:.3f}' for loss in losses)}; distance "
+        f"p = {_list(elastic)}: loss {', '.join(f'{alike[p].loss:.3f}' for p in elastic)}, and for "
+        f"`elastic` with period 1/p {', '.join(f'{loss:.3f}' for loss in losses)}. Distance "
         f"{', '.join(f'{alike[p].distance:.2f}' for p in elastic)} and "
         f"{', '.join(f'{found:.2f}' for found in distances)}",
         verdict(
             all(alike[p].loss < elastic[p].loss for p in elastic),
             all(alike[p].distance < elastic[p].distance for p in elastic),
         ),
-        "EASGD is dpwa's `elastic`, whose center has no server. Its center lags behind, and the "
-        "pull to it undoes part of each step",
+        "EASGD is dpwa's `elastic`, whose center has no server. Its center is behind the nodes, "
+        "and the pull to the center undoes part of each step",
     )
 
 

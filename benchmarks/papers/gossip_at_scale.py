@@ -1,8 +1,7 @@
-"""Gossip against all-reduce in virtual time: with stragglers, and with more and more nodes.
+"""Compare gossip with all-reduce in virtual time, with a straggler and with up to 64 nodes.
 
-Gossip runs in the simulator: nodes take the next step when their own is done and the snapshot that
-they asked for has come. A synchronous round takes as long as the slowest step, and the ring
-all-reduce after it.
+Gossip runs in the simulator. A node starts a step after the step before and the fetch of a peer's
+snapshot. A synchronous round takes the time of the slowest step and of a ring all-reduce.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from dpwa.sim.nodes.engine import NodesRun
 from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 
-MAX_RUN_S = 600.0  # virtual, of a run
-TARGET = 0.2  # loss; about 45 at the start
-SLOWER = 10.0  # the straggler
-SLOW_SIZE = 16  # nodes, of which one is slow
+MAX_RUN_S = 600.0  # virtual time of a run
+TARGET = 0.2  # loss. The loss at the start is about 45
+SLOWER = 10.0  # factor for the steps of the straggler
+SLOW_SIZE = 16  # number of nodes, one of which is the straggler
 MODEL_MB = 100.0
 NETWORK = {"latency_ms": 0.05, "upload_mbps": 10_000.0, "download_mbps": 10_000.0}
 COMPUTE = {"step_ms": 100.0, "jitter": 0.2}
 TASK = {"dimension": 128, "curvature": 1.0, "flattest": 0.5, "noise": 1.0}
 SIZES, QUICK_SIZES = (2, 4, 8, 16, 32, 64), (2, 8)
-RUNS = {2: 4, 4: 3, 8: 2}  # by the number of nodes: few of them differ more from run to run
+RUNS = {2: 4, 4: 3, 8: 2}  # by the number of nodes. Runs of few nodes differ more
 FIRST_RATE = 2.0**-6
 LOOK_EVERY_S = 0.025  # a quarter of a step
 
@@ -58,13 +57,13 @@ CURVATURES = np.geomspace(TASK["curvature"], TASK["flattest"], TASK["dimension"]
 
 
 def is_reached(x: NDArray[np.float64], *, of_mean: bool) -> bool:
-    """Tell whether the mean loss of models, shape (N, D), or of their mean is at the target."""
+    """Return whether the target is reached by the mean loss of models (N, D), or of their mean."""
     models = x.mean(axis=0) if of_mean else x
     return bool(np.mean(0.5 * models**2 @ CURVATURES) <= TARGET)
 
 
 def by_all_reduce(spec: RunSpec, limit_s: float) -> float:
-    """Take the mean of all gradients in each step; return the seconds to the target."""
+    """Return the seconds to the target if each step takes the mean of all gradients."""
     task, conditions, nodes = make_task(spec), Conditions(spec), np.arange(spec.scenario.nodes)
     x, now = task.starts(), 0.0
     for updates in count():
@@ -74,21 +73,21 @@ def by_all_reduce(spec: RunSpec, limit_s: float) -> float:
             return math.inf
         slowest_s = max(conditions.step_s(node, updates, now) for node in nodes)
         task.step(x, nodes)
-        x[:] = x.mean(axis=0)  # all were alike, so this is the step by the mean gradient
+        x[:] = x.mean(axis=0)  # all models were equal, so this is a step with the mean gradient
         now += slowest_s + ring_s(spec.scenario)
     return math.inf
 
 
 def ring_s(scenario: Scenario) -> float:
-    """Return the seconds of a ring all-reduce: 2(N-1) messages of 1/N of the model each."""
+    """Return the seconds of a ring all-reduce, which is 2(N-1) messages of 1/N of the model."""
     part_s = 8 * MODEL_MB / scenario.nodes / scenario.network.upload_mbps
     return 2 * (scenario.nodes - 1) * (part_s + scenario.network.latency_ms / 1000)
 
 
 def by_gossip(spec: RunSpec, limit_s: float, *, of_mean: bool) -> float:
-    """Let every node go on at its own pace; return the seconds to the target.
+    """Return the seconds to the target with gossip.
 
-    It is that of the mean of the nodes' losses or, with `of_mean`, of the mean model's.
+    The target is for the mean of the nodes' losses or, with `of_mean`, the loss of the mean model.
     """
     run, reached = NodesRun(spec, lambda _: True), list[float]()
 
@@ -114,13 +113,13 @@ WAYS: dict[str, Callable[[RunSpec, float], float]] = {
 
 
 def fastest(name: str, nodes: int, seeds: Sequence[int], rate: float) -> tuple[float, float]:
-    """Return the mean seconds to the target with the best learning rate, and that rate.
+    """Return the mean seconds to the target with the best learning rate, and this rate.
 
-    Rates twice and half as high are tried from `rate` on, as long as they are better.
+    The search starts at `rate`. It doubles or halves the rate as long as the result gets better.
     """
 
     def seconds(tried: float, best: float) -> float:
-        left_s = best * len(seeds)  # to be no worse than the best
+        left_s = best * len(seeds)  # time limit for a result that is not worse than `best`
         for seed in seeds:
             left_s -= WAYS[name](run_of(nodes, seed, tried), min(left_s, MAX_RUN_S))
             if left_s < 0.0:
@@ -156,12 +155,13 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 def stragglers(nodes: int, times: dict[str, tuple[float, float]]) -> Claim:
     ratios = {name: slowed / normal for name, (normal, slowed) in times.items()}
     rows = [
-        f"{name} {normal:.1f} s, {slowed:.1f} s with it ({ratios[name]:.1f} times as long)"
+        f"{name} {normal:.1f} s, {slowed:.1f} s with it (factor {ratios[name]:.1f})"
         for name, (normal, slowed) in times.items()
     ]
     return Claim(
-        "Synchronous SGD is not resilient to lagging processors; gossiping SGD avoids that",
-        f"{nodes} nodes, one of them {SLOWER:g} times as slow: {'; '.join(rows)}",
+        "Synchronous SGD is not resilient to slow nodes, but gossiping SGD is resilient",
+        f"time without and with a node that is {SLOWER:g} times slower, {nodes} nodes: "
+        f"{'; '.join(rows)}",
         verdict(ratios["all-reduce"] > 2, ratios["gossip"] < 2, ratios["gossip, mean model"] < 2),
     )
 
@@ -192,9 +192,9 @@ def scale(sizes: Sequence[int], found: dict[str, list[tuple[float, float]]]) -> 
         ),
         Claim(
             "Synchronous SGD scales better to more nodes (up to about 100)",
-            f"from N = {sizes[0]} to {sizes[-1]} all-reduce becomes "
+            f"from N = {sizes[0]} to {sizes[-1]}, all-reduce becomes "
             f"{seconds['all-reduce'][0] / seconds['all-reduce'][-1]:.2g} times as fast, gossip "
-            f"{seconds['gossip'][0] / seconds['gossip'][-1]:.2g} times, by the mean model "
+            f"{seconds['gossip'][0] / seconds['gossip'][-1]:.2g} times, and its mean model "
             f"{seconds['gossip, mean model'][0] / seconds['gossip, mean model'][-1]:.2g} times",
             verdict(
                 seconds["all-reduce"][-1] < seconds["gossip"][-1],

@@ -1,4 +1,4 @@
-"""LSGD against EASGD: matrix factorisation from different starts, and a small network."""
+"""Compare LSGD with EASGD on matrix factorisation from different starts, and on a small network."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from claims import Claim, Paper, main, verdict
 from swarm import Swarm, SwarmSettings
 from training import make, train_round
 
-WORKERS = 8  # that factorise
+WORKERS = 8  # for the factorisation
 SIZE = 64  # rows and columns of the matrix
-REACHED = 1e-4  # of the loss at the beginning
+REACHED = 1e-4  # target loss, divided by the loss at the start
 MAX_STEPS = 400
 STEP = 0.2  # learning rate of the factorisation
 NETWORK_WORKERS = 4
-LR = 0.1  # of the network
+LR = 0.1  # learning rate of the network
 ALONE = {"fetch_probability": 0.0}
 
 
 class Factorisation:
-    """Minimise F(X) = |M - X X'|^2 / 4 over X of `SIZE` by rank, from another start on each worker.
+    """The task to minimize F(X) = |M - X X'|^2 / 4, where X has the shape (`SIZE`, rank).
 
-    The gradient is (X X' - M) X. M = Y Y', with the numbers of Y from N(0, 1 / SIZE), as those of
-    the starts. With X, X Q is as good for any rotation Q, so workers tend to different minima.
+    The gradient is (X X' - M) X. M is Y Y', and all numbers of Y and of the starts are from
+    N(0, 1 / SIZE). X Q has the same F as X for any rotation Q, so workers tend to different minima.
     """
 
     def __init__(self, rank: int, seed: int) -> None:
@@ -68,7 +68,7 @@ def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
     return Claim(
         "On low-rank matrix problems the best worker of LSGD reaches the minimum sooner than the "
         "best worker of EASGD, which pulls workers to the mean of different minima",
-        f"steps until the best of {WORKERS} has {REACHED:g} of its loss, ranks "
+        f"steps until the lowest loss of {WORKERS} workers is {REACHED:g} of the first, for ranks "
         f"{', '.join(map(str, ranks))}: {'; '.join(rows)}",
         verdict(*(ours < theirs for ours, theirs in pairs)),
         "without noise an exchange cannot help, so the best of workers without exchanges is at "
@@ -79,7 +79,7 @@ def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
 def steps_to_factorise(
     name: str, settings: dict[str, float], options: dict[str, int], rank: int, seed: int
 ) -> int:
-    """Descend |X X^T - M|^2 / 4 from different starts; at most `MAX_STEPS`."""
+    """Return the steps until the best worker reaches the target, at most `MAX_STEPS`."""
     task = Factorisation(rank, seed)
     swarm = Swarm(name, task.starts(), SwarmSettings(seed, **settings), **options)
     first = math.inf
@@ -120,8 +120,8 @@ def network(seed: int, steps: int, runs: int) -> list[Claim]:
         ),
         Claim(
             "On networks LSGD ends with a lower test error than EASGD",
-            f"accuracy after {steps} steps: {', '.join(right)}; LSGD's is "
-            f"{apart:+.4f} +- {error:.4f} from that of `elastic`",
+            f"accuracy after {steps} steps: {', '.join(right)}. The accuracy of `lsgd` minus "
+            f"the accuracy of `elastic` is {apart:+.4f} +- {error:.4f}",
             verdict(apart > 2 * error),
             "" if apart > 2 * error else "the errors on these digits do not differ",
         ),
@@ -136,7 +136,7 @@ def trained(
     steps: int,
     runs: int,
 ) -> np.ndarray:
-    """Return loss after a quarter of the steps and after all, and accuracy, shape (runs, 3)."""
+    """Return losses after a quarter of the steps and after all, and accuracies, shape (runs, 3)."""
     rows = []
     for run in range(seed, seed + runs):
         digits = make("digits", NETWORK_WORKERS, run, model="mlp", batch=128, lr=LR)

@@ -1,7 +1,7 @@
-"""Moshpit averaging in a grid of groups: how many rounds to the mean, beside what dpwa has.
+"""Count the rounds of Moshpit averaging until nodes agree, and compare with dpwa's algorithms.
 
-dpwa has no all-reduce in changing groups, so Moshpit's rule is written out here, as a reference.
-What dpwa has is the grid with two places in each dimension, `one_peer_exponential`, and gossip.
+dpwa has no all-reduce in changing groups, so this module implements Moshpit's rule as a reference.
+dpwa has gossip, and `one_peer_exponential`, which is a grid with two places in each dimension.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from swarm import Swarm, SwarmSettings
 
 from dpwa.policy.topology import topology
 
-TARGET = 1e-9  # of V / V0
+TARGET = 1e-9  # for V / V0
 EXACT = 1e-24
 MAX_ROUNDS = 400
-FAILURES = (0.0, 0.001, 0.005, 0.01)  # share of the nodes that a round goes without
+FAILURES = (0.0, 0.001, 0.005, 0.01)  # share of the nodes that fail in a round
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
@@ -32,10 +32,10 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 class Groups:
-    """Nodes that take the mean of a group in each round.
+    """Nodes that take the mean of their group in each round.
 
-    A node's key has d-1 numbers below M; those with the same key are a group. Each then has another
-    place in its group, which is appended to the key as the first number leaves it.
+    A node's key has d-1 numbers below M. Nodes with equal keys are a group, with different places.
+    After a round, a key loses its first number, and its last number is the node's place.
     """
 
     def __init__(self, nodes: int, places: int, dimensions: int, seed: int) -> None:
@@ -60,7 +60,7 @@ class Groups:
 
 
 class RandomGroups:
-    """Nodes that are split into groups at random in each round."""
+    """Nodes that form random groups in each round, and take the mean of their group."""
 
     def __init__(self, nodes: int, places: int, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ class Gossip:
         return self._swarm.x[:, 0]
 
     def round(self, failing: float) -> None:
-        """One round, of which those who fail take no part: nobody hears them, they hear nobody."""
+        """Do one round. Failing nodes neither send nor receive snapshots."""
         swarm, workers = self._swarm, self._swarm.workers
         lost = {worker.name for worker in workers if self._rng.random() < failing}
         named = {worker.name: worker for worker in workers}
@@ -100,7 +100,7 @@ class Gossip:
                 if not lost.isdisjoint((worker.name, arrival.peer)):
                     worker.inbox.remove(arrival)
                     if arrival.units:
-                        named[arrival.peer].mass.received(arrival.units)  # back from the way
+                        named[arrival.peer].mass.received(arrival.units)  # give the mass back
         swarm.merge(workers)
 
 
@@ -112,7 +112,7 @@ def disagreement(x: np.ndarray) -> float:
 
 
 def rounds_to_target(nodes: Crowd, failing: float) -> int:
-    """Return how many rounds V takes to come to `TARGET` of V0; at most `MAX_ROUNDS`."""
+    """Return the number of rounds until V is at most `TARGET` times V0, up to `MAX_ROUNDS`."""
     goal = TARGET * disagreement(nodes.x)
     for count in range(1, MAX_ROUNDS + 1):
         nodes.round(failing)
@@ -139,8 +139,8 @@ def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
     shapes = ", ".join(f"{places}^{dimensions}" for places, dimensions in grids)
     return Claim(
         "With N = M^d nodes and no failures the mean is exact after d rounds",
-        f"grids of {shapes}: at most {max(left):.0e} of V is left; the same for dpwa's "
-        f"`one_peer_exponential` with 2^{power} nodes after {power} rounds",
+        f"at most {max(left):.0e} of V is left in grids of {shapes} and, after {power} rounds, "
+        f"with dpwa's `one_peer_exponential` and 2^{power} nodes",
         verdict(max(left) < EXACT),
     )
 
@@ -157,7 +157,7 @@ def random_groups(places: int, seed: int, runs: int) -> Claim:
     mean, error = float(np.mean(ratios)), float(np.std(ratios) / runs**0.5)
     return Claim(
         "With r random groups, a round leaves (r-1)/N + r/N^2 of V on average",
-        f"N = {nodes}, r = {groups}: {mean:.4f} +- {error:.4f}, by the formula {formula:.4f}",
+        f"N = {nodes}, r = {groups}: {mean:.4f} +- {error:.4f}. The formula gives {formula:.4f}",
         verdict(abs(mean - formula) <= 3 * error),
         f"the exact value is (r-1)/(N-1), here {(groups - 1) / (nodes - 1):.4f}",
     )
@@ -182,7 +182,7 @@ def failures(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
 
 def beside_dpwa(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
     nodes = places**2
-    per_round = 2 * (places - 1) / places  # models that a node sends in an all-reduce of M
+    per_round = 2 * (places - 1) / places  # models that a node sends in an all-reduce of M nodes
     ways = {
         "Moshpit": (lambda s: Groups(nodes, places, 2, s), per_round),
         "random groups": (lambda s: RandomGroups(nodes, places, s), per_round),

@@ -1,4 +1,4 @@
-"""NoLoCo's outer step: with which alpha and gamma do the nodes stay together?"""
+"""Find the values of alpha and gamma for which NoLoCo's outer steps are stable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dpwa.algorithms.noloco import NoLoCoOptions
 from dpwa.policy.outer import noloco_limit
 
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.9)
-SHARES = (0.9, 1.0, 1.1, 1.2)  # of the limit of gamma
+SHARES = (0.9, 1.0, 1.1, 1.2)  # values of gamma, divided by the limit
 SIZE, ROUNDS = 16, 100
-NEAR = 0.1  # of the limit
+NEAR = 0.1  # tolerance, divided by the limit
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
@@ -22,7 +22,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
         for nodes in ((32,) if quick else (64, 256))
     }
     rows = [
-        f"{', '.join(f'{limit:.2f}' for limit in limits)} times that with {nodes} nodes"
+        f"{', '.join(f'{limit:.2f}' for limit in limits)} times the formula with {nodes} nodes"
         for nodes, limits in found.items()
     ]
     small = [growth(64, alpha, 0.05, seed) for alpha in alphas]
@@ -31,8 +31,8 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
     return [
         Claim(
             "The distance between nodes stays bounded for 0 < gamma < 2(1 - alpha^2)",
-            f"the limit found for alpha = {at} is {'; '.join(rows)}. "
-            f"With gamma = 0.05 {sum(v < 0 for v in small)} of {len(small)} come together",
+            f"the measured limit for alpha = {at} is {'; '.join(rows)}. "
+            f"With gamma = 0.05, {sum(v < 0 for v in small)} of {len(small)} converge",
             verdict(
                 *(abs(limit - 1) < NEAR for limits in found.values() for limit in limits),
                 *(value < 0 for value in small),
@@ -42,15 +42,15 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
         Claim(
             "The usual alpha 0.5 and gamma 0.7 are stable. With DiLoCo's momentum of 0.9, the same "
             "gamma is not",
-            f"V becomes {np.exp(usual):.2f} times itself a round with alpha 0.5, "
-            f"{np.exp(heavy):.2f} with 0.9",
+            f"each round multiplies V by {np.exp(usual):.2f} with alpha 0.5, and by "
+            f"{np.exp(heavy):.2f} with alpha 0.9",
             verdict(usual < 0, heavy > 0),
         ),
     ]
 
 
 def measured_limit(nodes: int, alpha: float, seed: int) -> float:
-    """Return where the growth passes zero, by `noloco_limit`; NaN if it does not."""
+    """Return the gamma with a growth of 0, divided by `noloco_limit`, or NaN if there is none."""
     limit = noloco_limit(alpha)
     growths = [growth(nodes, alpha, share * limit, seed) for share in SHARES]
     if not growths[0] < 0 < growths[-1]:
@@ -59,10 +59,10 @@ def measured_limit(nodes: int, alpha: float, seed: int) -> float:
 
 
 def growth(nodes: int, alpha: float, gamma: float, seed: int) -> float:
-    """Return the change of log V a round, without training, over the last two thirds."""
+    """Return the change of log V per round without training, over the last two thirds of rounds."""
     starts = np.random.default_rng(seed).normal(size=(nodes, SIZE))
     swarm = Swarm("noloco", starts, SwarmSettings(seed), period=1)
-    for worker in swarm.workers:  # beyond the limit, settings are refused
+    for worker in swarm.workers:  # without validation, because dpwa refuses a gamma above the limit
         worker.algorithm.options = NoLoCoOptions.model_construct(
             period=1, alpha=alpha, beta=0.7, gamma=gamma
         )

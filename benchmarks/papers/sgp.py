@@ -1,4 +1,4 @@
-"""Push-sum weights on directed graphs: whose mean do the nodes agree on?"""
+"""Measure the mean on which nodes agree in directed graphs, with and without push-sum weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def directed(nodes: int, seed: int) -> EdgeList:
-    """Return a directed ring with chords, a third of which lead from node 0: it counts too much."""
+    """Return a directed ring with chords. Many chords lead from node 0, so node 0 counts more."""
     rng, names = random.Random(seed), [f"n{i}" for i in range(nodes)]
     pulls = [(i, (i + 1) % nodes) for i in range(nodes)]
     pulls += [(i, 0) for i in range(1, nodes, 2)]
@@ -52,14 +52,14 @@ def averaging(edges: EdgeList, starts: np.ndarray, seed: int, rounds: int) -> Cl
     weights = [worker.mass.weight for worker in swarm.workers]
     return Claim(
         "With push-sum weights all nodes reach the exact mean on any strongly connected graph",
-        f"{len(starts)} nodes, {rounds} rounds: off by at most {off:.0e}; weights from "
-        f"{min(weights):.2g} to {max(weights):.2g} at the end, {sum(weights):g} in all",
+        f"{len(starts)} nodes, {rounds} rounds: the error is at most {off:.0e}. The last weights "
+        f"are from {min(weights):.2g} to {max(weights):.2g}, and their sum is {sum(weights):g}",
         verdict(off < EXACT),
     )
 
 
 def plain_pulls(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, runs: int) -> Claim:
-    """Let plain pulls average; many times, as each run has chance in it."""
+    """Measure the mean that nodes reach by pulls without weights, over many random runs."""
     ends = []
     for run in range(runs):
         swarm = swarm_on(edges, "gossip", starts, seed + run)
@@ -77,15 +77,15 @@ def plain_pulls(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, r
     return Claim(
         "Without the weights, nodes agree on a different mean, in which nodes with many readers "
         "count more",
-        f"{runs} runs end {bias / spread:.2f} from the mean (in units of the nodes' deviation, "
-        f"+- {error / spread:.2f}), and {off / spread:.2f} from the mean by stationary weights "
-        f"({weights.min():.3f} to {weights.max():.3f}; fair is {1 / len(starts):.3f})",
+        f"{runs} runs end {bias / spread:.2f} +- {error / spread:.2f} from the mean, in units of "
+        f"the nodes' deviation, and {off / spread:.2f} from the mean with stationary weights "
+        f"({weights.min():.3f} to {weights.max():.3f}, equal weights are {1 / len(starts):.3f})",
         verdict(bias > 3 * error, off < 3 * error),
     )
 
 
 def training(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, quick: bool) -> Claim:
-    """Let nodes with optima of their own train, each step as it is or divided by the weight."""
+    """Train nodes with different optima, with plain steps and with steps divided by the weight."""
     rounds, mean = 600 if quick else 3000, starts.mean(axis=0)
     plain, divided, pulled = (
         float(np.linalg.norm(trained(edges, *how, starts, seed, rounds) - mean)) / spread
@@ -94,11 +94,11 @@ def training(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, quic
     near = 0.05
     return Claim(
         "So training on a directed graph ends at the optimum of the mean loss",
-        f"`push_sum` ends {plain:.2f} from it, `gossip` {pulled:.2f} (in units of the deviation of "
-        f"the nodes' optima); {divided:.2f} if each step is divided by the node's weight and taken "
-        "before `update_send`",
+        f"`push_sum` ends {plain:.2f} from this optimum, and `gossip` {pulled:.2f}, in units of "
+        "the deviation of the nodes' optima. With steps divided by the node's weight, before "
+        f"`update_send`, `push_sum` ends {divided:.2f} from the optimum",
         verdict(plain < near, divided < near),
-        "SGP adds gradients to w x, so that all steps count equally. dpwa's push_sum is GoSGD, in "
+        "SGP adds gradients to w x, so all steps count equally. dpwa's push_sum is GoSGD, in "
         "which a step counts by the weight of its node. If all nodes have equally many readers, "
         "both have the same mean",
     )
@@ -107,7 +107,7 @@ def training(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, quic
 def trained(
     edges: EdgeList, name: str, is_divided: bool, optima: np.ndarray, seed: int, rounds: int
 ) -> np.ndarray:
-    """Let node i descend |x - b_i|^2 / 2; return the mean over nodes and late rounds."""
+    """Train node i on |x - b_i|^2 / 2. Return the mean over all nodes and the last rounds."""
     options = {"probability": 1.0} if name == "push_sum" else {}
     swarm = swarm_on(edges, name, np.zeros_like(optima), seed, **options)
     ends = []
@@ -132,7 +132,7 @@ def one_peer(nodes: int, starts: np.ndarray, spread: float, seed: int) -> Claim:
     off = float(np.abs(swarm.x - starts.mean(axis=0)).max()) / spread
     return Claim(
         "On the one-peer exponential graph, with which SGP trains, all weights stay 1",
-        f"weights from {min(weights):g} to {max(weights):g}, exact after {rounds} rounds to "
+        f"weights from {min(weights):g} to {max(weights):g}. After {rounds} rounds, the error is "
         f"{off:.0e}",
         verdict(min(weights) == max(weights) == 1.0, off < EXACT),
     )

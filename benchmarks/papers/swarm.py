@@ -1,9 +1,8 @@
-"""Swarms in one process: the real algorithms on numpy arrays, without threads or networks.
+"""Run the real algorithms on numpy arrays in one process, without threads and networks.
 
-A round is the work of all nodes between two steps: publish, ask, train, merge. All of them do one
-thing before any does the next (lockstep), as if every message were faster than any step. The phases
-can be called one by one, for some of the workers only, to change that. All workers hear the reports
-of each at once. Randomness comes from seeds.
+In a round, all workers publish, ask, train and merge. They run in lockstep, so all workers finish a
+phase before the next phase starts. To change this, call the phases with some of the workers. All
+workers receive the loss reports of a worker at once. All random choices come from seeds.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ LONG_S = 1e9
 
 @dataclass(frozen=True)
 class SwarmSettings:
-    """The settings that a configuration would have."""
+    """The settings of a swarm, like the settings of a configuration."""
 
     seed: int = 0
     topology: Topology = field(default_factory=lambda: topology("random"))
     topology_options: StrictModel = field(default_factory=NoOptions)
     fetch_probability: float = 1.0
     interpolation: str = "constant"
-    factor: float = 0.5  # of constant
+    factor: float = 0.5  # of the interpolation `constant`
     delta: bool = False
     groups: Sequence[str] = ()
     loss_window: int = 1
@@ -52,7 +51,7 @@ class SwarmSettings:
 
 @dataclass(frozen=True)
 class ArraySnapshot:
-    """The published values of a worker."""
+    """The values that a worker has published, and its progress."""
 
     values: ArrayValues
     buffers: ArrayValues
@@ -61,24 +60,24 @@ class ArraySnapshot:
 
 @dataclass(frozen=True)
 class ArrayArrival:
-    """A snapshot that has arrived at a worker, with this one's own of the round."""
+    """A snapshot of a peer that a worker has received, and the worker's own published values."""
 
     peer: str
     snapshot: ArraySnapshot
-    published: ArrayValues | None  # by this worker in the round
-    units: int = 0  # of push-sum mass that came with it
+    published: ArrayValues | None  # by the receiving worker, in this round
+    units: int = 0  # of push-sum mass that the peer has sent with the snapshot
 
 
 @dataclass
 class ArrayReceived:
-    """`dpwa.algorithms.Received`, which is an arrival with its factor."""
+    """A `dpwa.algorithms.Received` on arrays, which is an arrival with the factor of its merge."""
 
     peer: str
     factor: float
     published: ArrayValues
     snapshot: ArraySnapshot
     own: Worker
-    ahead: float = 0.0  # all are streamed
+    ahead: float = 0.0  # always 0, because no snapshot is read from shared memory
 
     @property
     def standing(self) -> TrainingProgress:
@@ -102,10 +101,10 @@ class ArrayReceived:
 
 
 class Worker:
-    """`dpwa.algorithms.View`, which is one worker with its state.
+    """A `dpwa.algorithms.View` on arrays, which is one worker with its state.
 
-    It begins at `array`, of any shape, which has its parameters from now on. It remembers all that
-    it has asked and merged.
+    The parameters are in `array`, which can have any shape. The worker records all its requests and
+    merges.
     """
 
     def __init__(
@@ -122,16 +121,16 @@ class Worker:
         self.group = settings.groups[number] if settings.groups else ""
         self.peers = [name for name in names if name != self.name]
         self.model = ArrayValues(array)
-        self.buffers = ArrayValues(np.zeros(1))  # the floating ones, here one number
+        self.buffers = ArrayValues(np.zeros(1))  # one number, in place of floating-point buffers
         self.rng = random.Random(f"{settings.seed}/{self.name}")
         self.fetch_probability = settings.fetch_probability
         self.keeps_local_step = settings.delta
         self.algorithm = algorithm
         self.asked: list[Ask] = []
         self.merged: list[tuple[str, float]] = []  # peers and factors
-        self.loss: float | None = None  # of its last step
-        self.clock = 0.0  # interpolated at each merge, like the parameters
-        self.updates = 0  # with the one under way; never interpolated
+        self.loss: float | None = None  # of the last step
+        self.clock = 0.0  # averaged at each merge, like the parameters
+        self.updates = 0  # including the current update, and never averaged
         self.reports = LossReports(self.name, self.group, 1, LONG_S)
         self.transactions = Transactions(self.name, is_exclusive=True, remember_s=REMEMBER_S)
         self.mass = Mass()
@@ -151,26 +150,26 @@ class Worker:
 
     @property
     def newest(self) -> ArraySnapshot:
-        """The snapshot that others read. LookupError if nothing was published yet."""
+        """The snapshot that peers read. Raise LookupError if the worker has published nothing."""
         if self.snapshot is None:
             raise LookupError(f"{self.name} has published nothing yet")
         return self.snapshot
 
     def leader(self, *, of_all: bool = True) -> str | None:
-        """Return the node with the lowest running loss, of all or of the own group."""
+        """Return the node with the lowest running loss, of all nodes or of the worker's group."""
         best = self.reports.leader(self._now(), None if of_all else self.group)
         return None if best is None else best.node
 
     def has_groups(self) -> bool:
-        """Tell whether the nodes belong to more than one group, as far as is known."""
+        """Return whether the nodes in the reports belong to more than one group."""
         return self.reports.has_groups(self._now())
 
     def total_updates(self) -> float:
-        """Return the number of updates of all together, as far as the reports show."""
+        """Return the number of updates of all nodes together, by the reports."""
         return self.reports.total_updates(self._now(), len(self.peers) + 1)
 
     def publish_snapshot(self) -> None:
-        """Do the first work of `update_send`."""
+        """Do the first half of `update_send`, which publishes a snapshot."""
         self.updates += 1
         self.clock += 1.0
         if self.algorithm.follows_leaders or self.asks_leader:
@@ -184,14 +183,14 @@ class Worker:
             self.mass.published()
 
     def asks(self) -> list[Ask]:
-        """Return the requests of the algorithm now, one after the other."""
+        """Return the algorithm's requests of this round, in their order."""
         ask = self.algorithm.asks(self)
         asks = [] if ask is None else [ask, *self.algorithm.more]
         self.asked += asks
         return asks
 
     def merge(self) -> None:
-        """Do the work of `update_wait`: end the step, and merge the arrivals."""
+        """Do the work of `update_wait`, which ends the step and merges the arrivals."""
         self.algorithm.after_step(self)
         for arrival in self.inbox:
             self._merge(arrival)
@@ -207,7 +206,7 @@ class Worker:
         self.merged.append((arrival.peer, factor))
 
     def _factor(self, arrival: ArrayArrival) -> float:
-        """Return the factor to merge with. Arriving mass counts as received."""
+        """Return the factor for a merge, and add the push-sum mass of the arrival to the worker."""
         if arrival.units:
             factor = self.mass.factor(arrival.units)
             self.mass.received(arrival.units)
@@ -217,18 +216,18 @@ class Worker:
 
 
 Train = Callable[[Worker], float | None]
-"""Takes a local step, in place; returns the loss."""
+"""A function that takes a local step of a worker, in place, and returns the loss."""
 
 
 class Swarm:
-    """Workers w0, w1, ... with the same algorithm, which begin at `starts`, shape `(N, ...)`."""
+    """Workers w0, w1, ... with the same algorithm and with the parameters `starts`, `(N, ...)`."""
 
     def __init__(
         self, name: str, starts: Any, settings: SwarmSettings | None = None, **options: Any
     ) -> None:
         self.settings = settings or SwarmSettings()
         self.rng = random.Random(self.settings.seed)
-        self.now = -1.0  # rounds that were begun before this one
+        self.now = -1.0  # number of rounds before the current round
         self.workers: list[Worker] = []
         kind = algorithm(name)
         names = [f"w{number}" for number in range(len(starts))]
@@ -243,11 +242,11 @@ class Swarm:
 
     @property
     def x(self) -> Floats:
-        """All parameters, shape `(N, ...)`."""
+        """The parameters of all workers, shape `(N, ...)`."""
         return np.stack([worker.x for worker in self.workers])
 
     def round(self, train: Train | None = None, workers: Sequence[Worker] | None = None) -> None:
-        """One round of all workers, or some, in lockstep."""
+        """Do one round of all workers, or of some workers, in lockstep."""
         taking_part = self.workers if workers is None else workers
         self.publish_snapshots(taking_part)
         self.ask(taking_part)
@@ -264,7 +263,7 @@ class Swarm:
             self._spread_news(workers)
 
     def ask(self, workers: Sequence[Worker]) -> None:
-        """Let algorithms ask. A worker that has published is asked at once."""
+        """Send the requests of all workers. A peer that has published answers at once."""
         answers = {
             Terms.PULL: self._pull,
             Terms.EXCHANGE: self._exchange,
@@ -275,7 +274,7 @@ class Swarm:
                 answers[ask.terms](worker, self._candidates(worker, ask))
 
     def merge(self, workers: Sequence[Worker]) -> None:
-        """End the round by merging the arrivals."""
+        """Commit all exchanges, merge all arrivals, and end the round."""
         for asker, answerer, transaction in self._transactions:
             _expect(asker.transactions.decide(transaction, commit=True, now=self.now))
             outcome = answerer.transactions.decided(transaction, commit=True)
@@ -294,7 +293,7 @@ class Swarm:
             worker.reports.receive_reports([news for one in said for news in one], self.now)
 
     def _candidates(self, worker: Worker, ask: Ask) -> list[Worker]:
-        """Whom to ask, in this order."""
+        """Return the peers for a request, in the order in which to try them."""
         if ask.peer is not None:
             return [self._by_name[ask.peer]]
         neighbours = self._neighbours_of(worker.number)
@@ -321,7 +320,7 @@ class Swarm:
             peer.mass.delivered(transaction)
 
     def _exchange(self, worker: Worker, peers: Sequence[Worker]) -> None:
-        """Agree on an exchange with the first idle worker. Both merge when it is decided."""
+        """Agree on an exchange with the first idle peer. Both merge after the decision."""
         for peer in peers:
             transaction, expires = self.rng.randbytes(8), self.now + 1.0
             if not worker.transactions.propose(transaction, peer.name, self.now, expires):
@@ -339,6 +338,6 @@ class Swarm:
 
 
 def _expect(happened: bool) -> None:
-    """Stop where two ends of a transaction do not agree, which the rules rule out."""
+    """Raise RuntimeError if the ends of a transaction disagree, which the rules make impossible."""
     if not happened:
-        raise RuntimeError("the two ends of a transaction are out of step")
+        raise RuntimeError("the two ends of a transaction disagree")

@@ -1,4 +1,4 @@
-"""Rounds of a swarm whose workers all train one of the simulator's tasks, in lockstep."""
+"""Train all workers of a swarm on one of the simulator's tasks, in lockstep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def make(name: str, nodes: int, seed: int, **options: float | str) -> TrainingTa
 
 
 def train_round(swarm: Swarm, task: TrainingTask) -> None:
-    """Take one round: all publish and ask, all take a step, all merge."""
+    """Do one round. All workers publish and ask, then all take a step, and then all merge."""
     swarm.publish_snapshots(swarm.workers)
     swarm.ask(swarm.workers)
     x = swarm.x
