@@ -1,3 +1,7 @@
+// These pages contain nearly every word, so the search lists the pages that explain a word first.
+const LISTS = ["CHANGELOG", "docs/api", "docs/benchmarks", "docs/cli", "docs/glossary", "docs/migration",
+  "docs/papers", "docs/scenario-keys", "docs/settings", "docs/troubleshooting"];
+
 // What the words of `<!-- search: ... -->` find is shown by its heading, not by its page alone.
 var Scorer = {
   score: (result) => {
@@ -10,7 +14,8 @@ var Scorer = {
         }
       }
     }
-    return score;
+    const isAnyWord = result[6] === SearchResultKind.text && LISTS.includes(docname);
+    return isAnyWord ? score / 10 : score;
   },
 
   // As Sphinx has them.
