@@ -1,8 +1,7 @@
 """Measure training, consensus, membership and a mass failure with 8 to 10,000 nodes.
 
-The nodes are simulated, with the classes of real nodes. docs/simulator.md lists the runs with their
-numbers of nodes. The same seed gives the same figures. The script takes about 15 minutes on two
-cores.
+The nodes are simulated, with the classes of real nodes. docs/simulator.md explains the figures. The
+same seed gives the same figures. The script takes about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from typing import Any
 from common import print_table
 
 PARTS = Path(__file__).resolve().parent / "scale"
-MAX_IN_A_VIEW = 256  # the limit of real nodes, which this study raises for more nodes
-LIVES_S = 600.0  # life of a member, in runs where members die one by one
+MAX_IN_A_VIEW = 256  # the limit of real nodes. This study raises the limit for more nodes
+LIVES_S = 600.0  # mean life of a member in runs in which members die one after the other
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Sizes:
     whole: Sequence[int] = (8, 16, 32, 64, 128)
     alone: Sequence[int] = (64, 128, 256, 512, 1024)
     recovery: Sequence[int] = (32, 250, 1000)  # for runs that lose half of the nodes
-    seen: int = 64  # minimum number of nodes in all runs of a size, so small runs are repeated
+    seen: int = 64  # minimum number of nodes in all runs of a size. Small runs are repeated
 
 
 QUICK = Sizes(training=(8,), consensus=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
@@ -44,9 +43,9 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a short study of a few seconds")
+    parser.add_argument("--quick", action="store_true", help="a short study, which takes seconds")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for figures and pictures")
-    parser.add_argument("--markdown", action="store_true", help="tables in Markdown")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     options = parser.parse_args()
     found = study(QUICK if options.quick else Sizes(), options.seed)
     for title, headings, rows in tables(found):
@@ -114,7 +113,7 @@ def whole(nodes: int, seed: int, seen: int) -> Row:
 
 
 def alone(nodes: int, seed: int, lives_s: float) -> Row:
-    """Simulate the membership protocol alone, in a process whose system limits are high enough."""
+    """Simulate only membership, in a new process, because the limit of a view may be raised."""
     command = [sys.executable, str(PARTS / "views.py"), "--nodes", str(nodes), "--seed", str(seed)]
     command += ["--lives-s", str(lives_s)]
     if nodes > MAX_IN_A_VIEW:
@@ -143,8 +142,8 @@ def tables(found: Mapping[str, Sequence[Row]]) -> list[tuple[str, list[str], lis
         ("Consensus", *_columns(found["consensus"], _CONSENSUS)),
         ("Half lost in training", *_columns(found["recovery"], _RECOVERY)),
         ("Membership, whole nodes", *_columns(found["whole"], _WHOLE)),
-        ("Membership alone", *_columns(found["alone"], _ALONE)),
-        (f"Membership alone, a node lives {LIVES_S:g} s", *_columns(found["ending"], _ENDING)),
+        ("Only membership", *_columns(found["alone"], _ALONE)),
+        (f"Only membership, nodes live for {LIVES_S:g} s", *_columns(found["ending"], _ENDING)),
     ]
 
 
@@ -156,15 +155,15 @@ _TRAFFIC = {
 }
 _LOSS = {"bytes/s, half lost": ("bytes_per_s_after_loss", 0), "dead known, s": ("dead_known_s", 1)}
 _CONSENSUS = {"nodes": ("nodes", 0), "rounds": ("rounds", 0)}
-_RECOVERY = {"nodes": ("nodes", 0), "without, s": ("without_s", 1), "with, s": ("with_s", 1)}
+_RECOVERY = {"nodes": ("nodes", 0), "all live, s": ("without_s", 1), "half, s": ("with_s", 1)}
 _WHOLE = {
     **_TRAFFIC,
     **_LOSS,
     "full rate, s": ("full_rate_s", 0),
     "all known, s": ("all_known_s", 0),
 }
-_ALONE = {**_TRAFFIC, **_LOSS, "trials/s": ("trials_per_s", 1)}
-_ENDING = {**_TRAFFIC, "trials/s": ("trials_per_s", 1), "ended": ("killed", 0)}
+_ALONE = {**_TRAFFIC, **_LOSS, "retries/s": ("trials_per_s", 1)}
+_ENDING = {**_TRAFFIC, "retries/s": ("trials_per_s", 1), "killed": ("killed", 0)}
 
 
 def _columns(

@@ -160,7 +160,7 @@ def stragglers(nodes: int, times: dict[str, tuple[float, float]]) -> Claim:
     ]
     return Claim(
         "Synchronous SGD is not resilient to slow nodes, but gossiping SGD is resilient",
-        f"time without and with a node that is {SLOWER:g} times slower, {nodes} nodes: "
+        f"{nodes} nodes, time without and with a node that is {SLOWER:g} times slower: "
         f"{'; '.join(rows)}",
         verdict(ratios["all-reduce"] > 2, ratios["gossip"] < 2, ratios["gossip, mean model"] < 2),
     )

@@ -139,8 +139,8 @@ def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
     shapes = ", ".join(f"{places}^{dimensions}" for places, dimensions in grids)
     return Claim(
         "With N = M^d nodes and no failures the mean is exact after d rounds",
-        f"at most {max(left):.0e} of V is left in grids of {shapes} and, after {power} rounds, "
-        f"with dpwa's `one_peer_exponential` and 2^{power} nodes",
+        f"in grids of {shapes}, at most {max(left):.0e} of V is left. dpwa's "
+        f"`one_peer_exponential` with 2^{power} nodes after {power} rounds is included",
         verdict(max(left) < EXACT),
     )
 

@@ -1,4 +1,4 @@
-"""A cluster of members without their nodes; see views.py."""
+"""Simulate the members of a cluster without the rest of their nodes, for views.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = load_config({"join": [], "listen": "tcp://127.0.0.1:7000"})
 
 
 class Links:
-    """Links for calls to the dead, which are refused at once; nothing else goes over them."""
+    """The links of the TCP network. Only connections to dead members use them, and are refused."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -41,7 +41,7 @@ class Links:
     download = upload
 
     def shared_link(self, sender: str, to: str) -> None:
-        """Return that there is none."""
+        """Return None, because no two links share a line."""
 
 
 class CountingList(MemberList):
@@ -85,7 +85,7 @@ class Member:
     def send_message(
         self, peer: str, message: Message, payload: Frame | None = None, **_: bool
     ) -> None:
-        """Send a message to a peer; as with `TxThread.send_message`, a dead one refuses it."""
+        """Send a message, or report the link of a dead peer as down, as `TxThread` does."""
         if peer in self._cluster.dead:
             down = LinkState.DOWN
             self._network.call_later(0.0, lambda: self.listener.link_changed(peer, down))
@@ -96,7 +96,7 @@ class Member:
         return self._cluster.state_between(self.name, peer)
 
     def wake(self) -> None:
-        """Do nothing: the service looks after each message, and at each tick."""
+        """Do nothing, because the service runs after each message and at each tick."""
 
     def _look_soon(self) -> None:
         if self._ticks_at != self._network.clock.now():
@@ -104,7 +104,7 @@ class Member:
             self._network.call_later(0.0, self._look)
 
     def _nobody(self, *_: object) -> None:
-        """Do nothing: nobody joins, and peers need no connections."""
+        """Do nothing, because no node joins, and peers need no connections."""
 
     def _tick(self) -> None:
         if self.name not in self._cluster.dead:
@@ -137,7 +137,7 @@ class Member:
 
 
 class Cluster:
-    """Members that know each other; `connections` others hear at once that a process has ended."""
+    """A cluster of members that know each other. Each is connected to about `connections` peers."""
 
     def __init__(self, nodes: int, seed: int, latency_s: float, connections: int) -> None:
         self.network = VirtualNetwork(seed, Link(delay_s=latency_s))
@@ -184,13 +184,13 @@ class Cluster:
                     other.listener.link_changed(member.name, LinkState.DOWN)
 
     def unaware(self) -> int:
-        """Count pairs of a living member and a dead one that it takes for alive."""
+        """Return the number of pairs of a living member and a dead peer in its view."""
         return sum(
             entry.name in self.dead for member in self.living for entry in member.member_list.peers
         )
 
     def sent_between(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Let time pass; return what a member has sent in a second."""
+        """Run until `end_s`. Return the traffic of a member per second since `begin_s`."""
         self.network.run_until(begin_s)
         living = self.living
         before = [(m.sent_bytes, m.sent_messages, m.member_list.trials) for m in living]

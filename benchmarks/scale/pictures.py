@@ -1,4 +1,4 @@
-"""Pictures of the scaling study."""
+"""Draw the pictures of the scaling study."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 7.2, 3.4
 POWERS = (10, 100, 1000, 10_000)
 Rows = Sequence[Mapping[str, Any]]
-Curves = Mapping[str, tuple[Rows, str]]  # by name: rows, and which figure
+Curves = Mapping[str, tuple[Rows, str]]  # for each name, the rows, and the key of the figure
 
 
 def draw_training(rows: Rows, folder: Path) -> Path:
@@ -32,8 +32,8 @@ def draw_training(rows: Rows, folder: Path) -> Path:
     times: Curves = {name: (of[name], "seconds_to_target") for name in names}
     loads: Curves = {name: (of[name], "busiest_by_mean") for name in names}
     panels = (
-        ("seconds to the target, simulated", times),
-        ("served by the busiest, by the mean", loads),
+        ("simulated seconds to the target", times),
+        ("snapshots served, busiest / mean", loads),
     )
     return _draw(panels, folder / "scaling-training.png")
 
@@ -50,7 +50,7 @@ def draw_membership(whole: Rows, alone: Rows, folder: Path) -> Path:
         "lost, alone": (alone, "dead_known_s"),
     }
     panels = (
-        ("bytes/s of a node, membership", traffic),
+        ("bytes/s of a node for membership", traffic),
         ("seconds until all dead are known", known),
     )
     return _draw(panels, folder / "scaling-membership.png")

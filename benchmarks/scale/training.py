@@ -1,4 +1,4 @@
-"""Training with up to 2,000 whole nodes: time to a target, bytes, who serves; and consensus."""
+"""Simulate training with up to 2,000 whole nodes, and consensus with up to 10,000 nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def study(nodes: int, topology: str, seed: int) -> dict[str, Any]:
 
 
 def recovery(nodes: int, seed: int) -> dict[str, Any]:
-    """Lose half of the nodes while they train; return the time to the target with and without."""
+    """Return the time to the target with and without a loss of half of the nodes."""
     times = {}
     for name, share in (("without_s", 0.0), ("with_s", 0.5)):
         lost = [{"at_s": LOST_AT_S, "share": share}] if share else []
@@ -42,7 +42,7 @@ def recovery(nodes: int, seed: int) -> dict[str, Any]:
 
 
 def consensus(nodes: int, seed: int) -> dict[str, Any]:
-    """Average by pulls in lockstep; return the rounds until a millionth of the variance is left."""
+    """Return the rounds of pulls in lockstep until a millionth of the variance is left."""
     scenario = {"nodes": nodes, "seed": seed, "rounds": 100, "schedule": "lockstep"}
     spec = load_scenario({**scenario, "target": {"variance_ratio": 1e-6}})
     return {"nodes": nodes, "rounds": figures_of(spec, simulate(spec)).rounds_to_target}

@@ -1,9 +1,9 @@
-"""The membership of many nodes alone: the very classes of nodes, in virtual time.
+"""Simulate only the membership of many nodes, with the classes of nodes, in virtual time.
 
 Each member has the `MemberList`, `Asking`, `RosterService` and `RosterListener` of a node, and
-sends messages with their real encoding over a `VirtualNetwork`. There are no connections: who is
-asked is reached, or refused at once if it is dead; `CONNECTIONS` peers each hear at once of the end
-of a process. All know each other at the beginning. Prints one JSON object.
+sends messages with their real encoding over a `VirtualNetwork`. Messages need no connections, but
+dead members refuse them. If a process ends, `CONNECTIONS` peers detect this at once. At the start,
+all members know each other. The script prints one JSON object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHURN_FROM_S, CHURN_END_S = 10.0, 30.0
 
 
 def lost(nodes: int, seed: int) -> dict[str, float]:
-    from members import Cluster  # after the limit was set
+    from members import Cluster  # after `main` has set the limit
 
     cluster = Cluster(nodes, seed, LATENCY_S, min(CONNECTIONS, nodes - 1))
     network = cluster.network
@@ -52,7 +52,7 @@ def lost(nodes: int, seed: int) -> dict[str, float]:
 
 
 def churning(nodes: int, seed: int, lives_s: float) -> dict[str, float]:
-    from members import Cluster  # after the limit was set
+    from members import Cluster  # after `main` has set the limit
 
     cluster = Cluster(nodes, seed, LATENCY_S, min(CONNECTIONS, nodes - 1))
     network, rng = cluster.network, random.Random(f"{seed}/kills")
@@ -70,14 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lives-s", type=float, default=0.0, help="0: half are lost instead")
-    parser.add_argument("--most", type=int, default=0, help="members of a view; 0: as in nodes")
+    parser.add_argument("--lives-s", type=float, default=0.0, help="mean life (0: kill half once)")
+    parser.add_argument("--most", type=int, default=0, help="limit of a view (0: that of nodes)")
     options = parser.parse_args()
     if options.most:
         limits.MAX_ROSTER_ENTRIES = options.most
         limits.MAX_ROSTER_BYTES = 512 * options.most
     logging.disable(logging.ERROR)
-    gc.disable()  # it goes through millions of records, and finds nothing
+    gc.disable()  # the garbage collector would scan millions of objects without any garbage
     if options.lives_s:
         found = churning(options.nodes, options.seed, options.lives_s)
     else:

@@ -1,7 +1,7 @@
-"""Whole nodes with `membership: open`: what their membership sends, and how they recover.
+"""Measure the membership traffic and the recovery of whole nodes with `membership: open`.
 
-Every message of every node, in virtual time. All nodes start within a second; at `LOST_AT_S` half
-of them are killed at one moment.
+The simulation has all messages of all nodes, in virtual time. All nodes start within a second. At
+`LOST_AT_S`, half of the nodes are killed at the same time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dpwa.wire.messages import pack
 STEADY_FROM_S = 12.0
 LOST_AT_S = 22.0
 END_S = 60.0
-STEP_MS = 500  # seldom, as it is membership that is looked at
-BASE_S = 6.0  # of merges, before half are lost
-FULL_RATE = 0.9  # of what a living node merged in a second before
+STEP_MS = 500  # long, because the study measures membership and not training
+BASE_S = 6.0  # time before the loss in which the usual rate of merges is measured
+FULL_RATE = 0.9  # a node has recovered at this share of the usual rate of merges
 WINDOW_S = 4.0
 WORST_OF_S = 5.0
 _KINDS = get_args(MemberMessage)
@@ -32,9 +32,9 @@ _MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind i
 
 @dataclass
 class MemberTraffic:
-    # sent, by (second, node)
+    # bytes sent by (second, node), and messages sent by second
     nbytes: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
-    messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by second
+    messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def tap(self, time_s: float, sender: str, to: str, frames: Sequence[bytes]) -> None:  # noqa: ARG002
         if not is_of_membership(frames):
@@ -43,7 +43,7 @@ class MemberTraffic:
         self.messages[int(time_s)] += 1
 
     def between(self, begin_s: float, end_s: float, nodes: int) -> dict[str, float]:
-        """Return bytes and messages of a node in a second, and bytes of the busiest."""
+        """Return mean bytes and messages of a node per second, and bytes of the busiest node."""
         by_node: dict[str, int] = defaultdict(int)
         for (second, sender), nbytes in self.nbytes.items():
             if begin_s <= second < end_s:
@@ -58,18 +58,18 @@ class MemberTraffic:
 
 
 def is_of_membership(frames: Sequence[bytes]) -> bool:
-    """Tell what a message is about. News of members that others carry counts as theirs."""
+    """Return whether a message is of membership. Others do not count, even if they name members."""
     return any(mark in frames[0] for mark in _MARKS)
 
 
 class Watched:
-    """What is seen of a run, each second; made before it begins."""
+    """The merges and views of all nodes in each second. Make this object before the run starts."""
 
     def __init__(self, run: NodesRun) -> None:
         self._run = run
-        self.merges: list[tuple[float, int, int]] = []  # second, merges of living nodes, how many
+        self.merges: list[tuple[float, int, int]] = []  # second, merges and number of living nodes
         self.unaware: list[tuple[float, int]] = []  # second, pairs of a living node and a dead peer
-        self.unknown: list[tuple[float, int]] = []  # second, pairs of which one is not in view
+        self.unknown: list[tuple[float, int]] = []  # second, pairs in which one lacks the other
         run.network.call_later(0.0, self._look)
 
     def _look(self) -> None:
@@ -85,7 +85,7 @@ class Watched:
         self._run.network.call_later(1.0, self._look)
 
     def rates(self) -> list[tuple[float, float]]:
-        """Return merges of a living node in a second, in the mean of `WINDOW_S`."""
+        """Return the merges of a living node per second, as means over `WINDOW_S`."""
         width = int(WINDOW_S)
         pairs = zip(self.merges, self.merges[width:], strict=False)
         return [(b[0], (b[1] - a[1]) / WINDOW_S / b[2]) for a, b in pairs if a[2] == b[2]]
@@ -96,7 +96,7 @@ def _merges(node: SimulatedNode) -> int:
 
 
 def study(nodes: int, seed: int, runs: int = 1) -> dict[str, float | int]:
-    """Simulate so many nodes several times; return the figures, of several the worst."""
+    """Simulate this number of nodes several times. Return the worst figures of all runs."""
     seen = [simulated(nodes, seed + again) for again in range(runs)]
     steady = [traffic.between(STEADY_FROM_S, LOST_AT_S, nodes) for traffic, _ in seen]
     found: dict[str, float | int] = {"nodes": nodes, "runs": len(seen)}
@@ -136,12 +136,12 @@ def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
 
 
 def _first(values: Sequence[tuple[float, int]], after_s: float) -> float:
-    """Return when there are none left for the first time; infinity if there always are."""
+    """Return the first time after `after_s` with a value of 0, or infinity if there is none."""
     return next((at for at, left in values if at >= after_s and not left), math.inf)
 
 
 def _recovered(runs: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return after how many seconds the living merge at the rate of before, for good."""
+    """Return the seconds after the loss until living nodes merge at the full rate to the end."""
     by_second = [{round(at): rate for at, rate in rates} for rates in runs]
     seconds = sorted(set.intersection(*map(set, by_second)))
     rates = [(at, sum(each[at] for each in by_second) / len(by_second)) for at in seconds]
