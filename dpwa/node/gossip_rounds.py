@@ -590,12 +590,14 @@ class GossipRounds:
         self._look_at = now + (SAID_EVERY_S if lasts else LOOKED_EVERY_S)
         if not lasts:
             return
-        told, more = "; ".join(refusals[:MAX_REFUSALS]), len(refusals) - MAX_REFUSALS
-        told += f"; and {more} more" if more > 0 else ""
+        told, more = ". ".join(refusals[:MAX_REFUSALS]), len(refusals) - MAX_REFUSALS
+        told += f". Other refused peers: {more}" if more > 0 else ""
         if self._context.config.if_refused == "raise":
-            raise MismatchError(f"{self._context.name}: every peer is refused: {told} [DPWA-E314]")
+            raise MismatchError(
+                f"{self._context.name}: no peer can train with this node. {told} [DPWA-E314]"
+            )
         log.warning(
-            "%s: every peer is refused, so this node trains alone: %s [DPWA-W095]",
+            "%s: no peer can train with this node, so this node trains alone. %s [DPWA-W095]",
             self._context.name,
             told,
         )

@@ -21,7 +21,7 @@ IDLE_AFTER_S = 60.0  # nodes do not wait for a peer that is alive, but takes no 
 AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
 MAX_APART = 1e-2  # the same for nodes that have reached their mean in bfloat16, the coarsest dtype
 STILL_FALLS = 0.9  # a distance falls if it is below this share of the distance when it last fell
-ALONE = "finished together with nobody"
+ALONE = "finished together with no other node"
 MAX_NAMED = 3  # maximum number of tensors of each peer in the line of a report
 MAX_PEERS_READ = 16  # maximum number of peers in one round; of more, some are picked at random
 FLAT_ROUNDS = 3  # after this many rounds without a fall, the distances will not fall any more
@@ -81,30 +81,30 @@ class FinishReport:
         if self.diverged:
             return self.diverged
         if self.is_apart:
-            distance = f"consensus distance {self.distance_after:.3g}"
-            return f"the nodes are still apart after {self.rounds} rounds: {distance}"
+            distance = f"the consensus distance is {self.distance_after:.3g}"
+            return f"the nodes have not converged after {self.rounds} rounds, because {distance}"
         is_alone = self.missed and not self.took_part
         return f"{ALONE}{self._missed_in_words}" if is_alone else ""
 
     @property
     def _missed_in_words(self) -> str:
         told = ", ".join(f"{name} ({why})" for name, why in self.missed.items())
-        return f"; without {told}" if told else ""
+        return f". Missing peers: {told}" if told else ""
 
     def __str__(self) -> str:
-        with_whom = ", ".join(self.took_part) or "nobody"
+        with_whom = ", ".join(self.took_part) or "no other node"
         text = f"finished together with {with_whom}"
         if self.diverged:
-            text += f", but not well: {self.diverged}"
+            text += f". Problem: {self.diverged}"
         elif self.distance_before is not None and self.distance_after is not None:
-            distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
+            distances = f"from {self.distance_before:.3g} to {self.distance_after:.3g}"
             rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
-            text += f": consensus distance {distances} in {rounds}"
-            text += ", but the nodes are still apart" * self.is_apart
+            text += f". The consensus distance went {distances} in {rounds}"
+            text += ", but the nodes have not converged" * self.is_apart
         for names, peers in self._differing_in_words().items():
-            text += f"; not averaged, and not the same as of {', '.join(peers)}: {names}"
+            text += f". Not averaged, and different on this node and {', '.join(peers)}: {names}"
         text += self._missed_in_words
-        return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
+        return f"{text}. Waited {self.waited_s:.1f} s, then averaged for {self.averaged_s:.1f} s"
 
     def _differing_in_words(self) -> dict[str, list[str]]:
         """Return the peers in `differing`, grouped by a text that names their differing tensors."""

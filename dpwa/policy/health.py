@@ -75,13 +75,13 @@ IN_WORDS = {
     Health.LEFT: "has left",
     Health.SILENT: "does not answer in time",
     Health.UNREACHABLE: "cannot be reached",
-    Health.OTHER_VERSION: "speaks another protocol version",
-    Health.OTHER_MODEL: "has another model",
-    Health.OTHER_SETTINGS: "has other settings and is not merged",
+    Health.OTHER_VERSION: "uses a different protocol version",
+    Health.OTHER_MODEL: "has a different model",
+    Health.OTHER_SETTINGS: "has different settings and is not merged",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
     Health.NOT_MAPPED: "shares no memory, which `transport: shm` needs",
-    Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
+    Health.BEHIND: "has trained too little, and is not merged until it has caught up",
     Health.MISTAKEN: "is not connected, because names clash",
 }
 

@@ -29,10 +29,10 @@ BEFORE_S = 2.0  # tolerance for different clocks of machines
 End = Literal["ended", "lost", "running"]
 
 _SAID = {
-    "unreachable": "lost the connection to it",
-    "silent": "got no answer in time",
-    "suspect": "suspected it",
-    "dead": "considered it dead",
+    "unreachable": "lost the connection to this node",
+    "silent": "got no answer from this node in time",
+    "suspect": "suspected that this node was dead",
+    "dead": "considered this node dead",
 }
 
 
@@ -207,7 +207,7 @@ def _lost(node: NodeLog, run: Run) -> NodeVerdict:
         )
         return NodeVerdict("left", text, "odd")
     noticed = [f"{names(who)} {_SAID[kind]}" for kind, who in said.items()]
-    reasons = ". ".join([*noticed, "The lost node announced no end", "Its log has no end line"])
+    reasons = ". ".join([*noticed, "The node announced no end", "Its log has no end line"])
     return NodeVerdict(
         "gone", f"was killed, or its machine failed, at {clock(node.last)}. {reasons}", "bad"
     )

@@ -59,7 +59,7 @@ def table_of(runs: Runs, loss: float | None) -> tuple[list[str], list[list[str]]
     to_loss = f"to loss {number(target, 3)}"
     titles = [
         *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
-        *("merges", "rounds", *TRAFFIC, "waiting", to_loss, "steps to it"),
+        *("merges", "rounds", *TRAFFIC, "waiting", to_loss, "steps to this loss"),
     ]
     columns = [_column(facts.figures(target)) for facts in runs.values()]
     rows = [list(row) for row in zip(titles, *columns, strict=True)]
@@ -250,6 +250,6 @@ def _notes(run: Run) -> Iterator[str]:
         if span.number != run.number:
             yield (
                 f"The folder has another run of {plural(span.nodes, 'node')}, from "
-                f"{moment(span.began)} to {clock(span.last)}. Use --run {span.number} to see it."
+                f"{moment(span.began)} to {clock(span.last)}. Use --run {span.number} for that run."
             )
     yield from (f"{remark}." for remark in run.remarks)

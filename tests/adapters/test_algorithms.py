@@ -125,7 +125,7 @@ def test_a_model_that_grows_between_send_and_wait_is_not_merged_into(name):
         assert torch.equal(one.x, before)
         one.round(0.5)
         one.round(0.5)
-        assert torch.equal(one.x, before)  # its peer has another model now
+        assert torch.equal(one.x, before)  # its peer has a different model now
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

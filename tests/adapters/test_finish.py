@@ -223,7 +223,7 @@ def test_a_node_whose_peers_were_never_there_ends_when_they_have_had_time_to_sta
     assert report.took_part == ()
     assert set(report.missed) == {"w2", "w3"}
     assert report.distance_before is None
-    assert "nobody" in str(report)
+    assert "no other node" in str(report)
     assert report.waited_s > 0.2
 
 
@@ -428,7 +428,7 @@ def test_a_peer_that_had_another_model_a_moment_ago_is_asked_again():
         nodes.train(1)
         nodes.train(0, steps=2)
         peer_table = context_of(nodes.nodes[0].connection.node).peer_table
-        eventually(lambda: nodes.train(0) or peer_table.in_words("w2") == "has another model")
+        eventually(lambda: nodes.train(0) or peer_table.in_words("w2") == "has a different model")
         nets[1][0].requires_grad_(True)
         reports = nodes.finish_all()
     assert reports[0].took_part == ("w2",)
@@ -637,8 +637,8 @@ def test_backbones_of_other_seeds_are_named_although_all_that_trains_agrees(in_s
         {"w2": ("0.bias", "0.weight")},
         {"w1": ("0.bias", "0.weight")},
     ]
-    assert "not averaged, and not the same as of w2: 0.bias, 0.weight;" in str(reports[0])
-    told = [r.levelname for r in caplog.records if "not the same as of" in r.getMessage()]
+    assert "Not averaged, and different on this node and w2: 0.bias, 0.weight." in str(reports[0])
+    told = [r.levelname for r in caplog.records if "different on this node and" in r.getMessage()]
     assert told == ["WARNING", "WARNING"]
 
 
@@ -660,7 +660,7 @@ def test_buffers_that_are_kept_are_named_and_mere_counts_are_not():
 def test_many_that_differ_are_counted_in_the_line_and_peers_alike_are_told_together():
     names = tuple(f"layer.{index}" for index in range(5))
     report = FinishReport(("w2", "w3"), {}, 1, 1.0, 0.0, 0.0, 0.0, {"w2": names, "w3": names})
-    assert "as of w2, w3: layer.0, layer.1, layer.2 and 2 more;" in str(report)
+    assert "node and w2, w3: layer.0, layer.1, layer.2 and 2 more." in str(report)
 
 
 @pytest.mark.parametrize("what", ["parameters", "loss"])
@@ -694,8 +694,9 @@ def test_a_node_that_is_not_finite_ends_with_an_error_and_not_with_a_distance(ca
         nodes.begin_to_finish(1, seconds=1.0)
         sick, alone = nodes.report(0), nodes.report(1)
     assert sick.problem == "its parameters are not finite ('weight' and 1 more)"
-    assert f", but not well: {sick.problem}; waited" in str(sick)
-    assert alone.problem.startswith("finished together with nobody; without w1 (has diverged")
+    assert f". Problem: {sick.problem}. Waited " in str(sick)
+    said = "finished together with no other node. Missing peers: w1 (has diverged"
+    assert alone.problem.startswith(said)
     errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert sum("finished together with" in error for error in errors) == 2
 

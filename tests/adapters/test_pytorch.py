@@ -241,7 +241,7 @@ def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):
         for _ in range(5):
             refuses(pair.one, pair.two, "other_model")
     messages = [record.getMessage() for record in caplog.records]
-    told = [m for m in messages if m.startswith("w1: peer w2 has another model")]
+    told = [m for m in messages if m.startswith("w1: peer w2 has a different model")]
     assert len(told) == 1  # once, not at every round
     assert "'1.weight' float32[2, 3], there '1.weight' float32[5, 3]" in told[0]
 

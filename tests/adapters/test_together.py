@@ -699,7 +699,7 @@ def test_a_node_with_another_model_is_left_out_and_both_name_the_tensor(caplog):
         line = f"w2: stays out of sync: w1 has a different model: {text}. {expected}"
         assert caplog.messages.count(line) == 1
     for name, other, here, there in (("w1", "w2", one, two), ("w2", "w1", two, one)):
-        told = f"{name}: peer {other} has another model: first difference: here {here}"
+        told = f"{name}: peer {other} has a different model: first difference: here {here}"
         assert caplog.messages.count(f"{told}, there {there} [DPWA-W007]") == 1
 
 

@@ -139,7 +139,7 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(two, settings, words, caplo
         eventually(lambda: refuses(first, second, "other_model"))
         for _ in range(3):
             refuses(first, second, "other_model")
-    (text,) = [text for text in caplog.messages if "w1: peer w2 has another model" in text]
+    (text,) = [text for text in caplog.messages if "w1: peer w2 has a different model" in text]
     assert words in text
     assert are_equal(split(one)[0], own)
 

@@ -185,7 +185,7 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert result.exit_code == 1
     assert "! w3 has model " in result.stdout
-    assert "w3 says that it has another model" in result.stdout
+    assert "w3 says that it has a different model" in result.stdout
 
 
 def test_settings_that_differ_are_told_before_any_training(tmp_path):

@@ -478,7 +478,10 @@ def test_a_node_that_starts_when_all_others_have_left_counts_as_failed(config: P
     command = ["--", sys.executable, "-c", ENDS_ALONE]
     result = launch("-c", str(config), "-n", "1", "--restart", "on-failure", *command)
     assert result.returncode == 1
-    notice = "alice | dpwa launch: this node failed: finished together with nobody; without bob ("
+    notice = (
+        "alice | dpwa launch: this node failed: finished together with no other node. "
+        "Missing peers: bob ("
+    )
     assert notice in result.stderr
     assert "dpwa launch: 1 of 1 nodes failed: alice\n" in result.stderr
     assert launch("-n", "1", *command).returncode == 0  # there is nobody to miss

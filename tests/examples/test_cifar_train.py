@@ -131,7 +131,7 @@ def test_two_launched_nodes_average_their_gradients(
         "--data-dir", data_dir, *QUICK, "--epochs", 3, "--output", tmp_path / "net.pt",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("consensus distance 0 to 0 in") == 2
+    assert done.stdout.count("consensus distance went from 0 to 0 in") == 2
 
 
 def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_node_whose_training_has_ended_badly_counts_as_failed_and_is_not_start
     [
         ("sys.exit(3)", {"w1": 0, "w2": 3, "w3": 3}),  # it had nobody to finish with
         ("tell('12')", {"w1": 0, "w2": 1, "w3": 1}),
-        ("tell('finished together with nobody')", {"w1": 1, "w2": 1, "w3": 1}),
+        ("tell('finished together with no other node')", {"w1": 1, "w2": 1, "w3": 1}),
         ("name == 'w2' and sys.exit(3)", {"w1": 1, "w2": 3, "w3": 0}),
         ("tell('')", {"w1": 1, "w2": 0, "w3": 0}),
     ],
@@ -156,7 +156,8 @@ def test_a_node_that_finishes_alone_is_not_blamed_if_all_others_have_failed(
     code = IMPORTS + (
         "def tell(said): open(os.environ['DPWA_ENDING'], 'w').write(said)\n"
         "name = os.environ['DPWA_NAME']\n"
-        f"tell('finished together with nobody; without w2') if name == 'w1' else {others}"
+        "alone = 'finished together with no other node. Missing peers: w2'\n"
+        f"tell(alone) if name == 'w1' else {others}"
     )
     assert told.run(nodes_running(code, "w1", "w2", "w3")) == codes
     blamed = {node for node, line in told.lines if "this node failed" in line}
@@ -195,7 +196,7 @@ def test_a_node_whose_only_peer_breaks_off_has_not_failed(
     else:
         assert told.run(LaunchSpec(command, config, ["w1", "w2"])) == {"w1": 1, "w2": 0}
     (said,) = [line for node, line in told.lines if node == "w2" and "DPWA-W051" in line]
-    assert "without w1 (has left: broken off by ZeroDivisionError at update 4)" in said
+    assert "Missing peers: w1 (has left: broken off by ZeroDivisionError at update 4)" in said
 
 
 def test_a_node_that_leaves_after_a_signal_was_passed_on_has_not_failed(

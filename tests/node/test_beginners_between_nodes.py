@@ -97,10 +97,8 @@ def test_a_beginner_is_told_from_one_that_fails(transport, caplog):
         assert status["health"] == "behind"
         assert status["score"] == 1000
         assert value(one) == pytest.approx(TRAINED, abs=0)
-    told = [text for text in caplog.messages if "still at the beginning" in text]
-    assert told == [
-        "w1: peer w2 is still at the beginning, and is not merged before it has caught up"
-    ]
+    told = [text for text in caplog.messages if "has trained too little" in text]
+    assert told == ["w1: peer w2 has trained too little, and is not merged until it has caught up"]
 
 
 @pytest.mark.parametrize("kind", ["gossip", "symmetric", "push_sum", "elastic"])

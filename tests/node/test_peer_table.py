@@ -218,7 +218,7 @@ def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
     peers.record("w2", Outcome.OTHER_MODEL, "first difference: here 'a' int8[3], there no such")
     assert peers.refusals == ()  # the others may be on their way to start
     clock.time += STARTUP_GRACE_S
-    told = "w2 has another model: first difference: here 'a' int8[3], there no such"
+    told = "w2 has a different model: first difference: here 'a' int8[3], there no such"
     assert peers.refusals == (told,)
     peers.link_changed("w3", LinkState.UP)
     assert peers.refusals == ()
@@ -227,7 +227,7 @@ def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
     names_clash = "w3 is not connected, because names clash: the name w1 is taken"
     assert peers.refusals == (told, names_clash)
     assert [each.problem for each in peers.report(lambda _: {})[:2]] == [
-        told.removeprefix("w2 has another model: "),
+        told.removeprefix("w2 has a different model: "),
         "the name w1 is taken",
     ]
     peers.peer_left("w2")
@@ -236,7 +236,7 @@ def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
     peers.link_changed("w2", LinkState.UP)  # it may be another process
     assert peers.refusals == ()
     peers.record("w2", Outcome.OTHER_MODEL)
-    assert peers.refusals == ("w2 has another model", names_clash)
+    assert peers.refusals == ("w2 has a different model", names_clash)
     peers.record("w2", Outcome.FETCHED)
     assert peers.refusals == ()
     peers.record("w2", Outcome.LOST)  # it may be started again
@@ -254,6 +254,6 @@ def test_a_model_that_was_compared_without_a_fetch_counts_until_it_is_found_equa
         peers.compared("w2", "")
     assert peers.refusals == ()
     assert [text.split(": ")[1] for text in caplog.messages] == [
-        "peer w2 has another model",
+        "peer w2 has a different model",
         "peer w2 is alive again [DPWA-W007]",
     ]

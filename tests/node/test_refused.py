@@ -38,7 +38,9 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
             nodes[name].update_wait()
 
         def said():
-            found = [r for r in caplog.messages if r.startswith("w1: every peer is refused")]
+            found = [
+                r for r in caplog.messages if r.startswith("w1: no peer can train with this node, ")
+            ]
             caplog.clear()
             return found
 
@@ -57,8 +59,9 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         model = "first difference: here 'parameters' float32[6], there 'parameters' float64[4]"
         algorithm = "algorithm is gossip here, symmetric there"
         assert line == (
-            f"w1: every peer is refused, so this node trains alone: w2 has another model: {model}; "
-            f"w3 has other settings and is not merged: {algorithm} [DPWA-W095]"
+            f"w1: no peer can train with this node, so this node trains alone. "
+            f"w2 has a different model: {model}. "
+            f"w3 has different settings and is not merged: {algorithm} [DPWA-W095]"
         )
         for _ in range(2):
             step("w1", SAID_EVERY_S)
@@ -66,10 +69,12 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         path = tmp_path / "nodes.yaml"
         path.write_text(json.dumps(config))
         table = " ".join(run_dpwa("status", "-c", path).stdout.split())
-        assert f"w1 says that it has another model: {model}" in table
-        assert f"w1, w2 say that it has other settings and is not merged: {algorithm}" in table
+        assert f"w1 says that it has a different model: {model}" in table
+        assert f"w1, w2 say that it has different settings and is not merged: {algorithm}" in table
         step("w2", LOOKED_EVERY_S)
-        with pytest.raises(MismatchError, match=r"w2: every peer is refused: w1 .*\[DPWA-E314\]"):
+        with pytest.raises(
+            MismatchError, match=r"w2: no peer can train with this node\. w1 .*\[DPWA-E314\]"
+        ):
             step("w2", LOOKED_EVERY_S)
         nodes["w2"].close()
         eventually(lambda: healths(nodes["w1"])["w2"] == "left")

@@ -167,7 +167,7 @@ def test_nodes_whose_options_of_the_algorithm_differ_are_not_merged(algorithm, t
     for name in ("w1", "w2"):
         told = [r for r in caplog.messages if r.startswith(f"{name}: peer") and "W007" in r]
         assert len(told) == 1, told
-        assert f"has other settings and is not merged: {algorithm}." in told[0]
+        assert f"has different settings and is not merged: {algorithm}." in told[0]
 
 
 def test_the_others_go_on_without_the_one_that_differs():
@@ -194,11 +194,11 @@ def test_finish_says_of_a_peer_that_it_has_other_settings():
                 lambda node=node: node.node.report()["peers"][0]["health"] == "other_settings"
             )
         found = nodes[0].adapter.finish(timeout_s=1)
-        assert found.missed == {"w2": "has other settings and is not merged"}
+        assert found.missed == {"w2": "has different settings and is not merged"}
         nodes[0].adapter.close()
         eventually(lambda: nodes[1].node.report()["peers"][0]["health"] == "finished")
         found = nodes[1].adapter.finish(timeout_s=1)
-        assert found.missed == {"w1": "has other settings and is not merged"}
+        assert found.missed == {"w1": "has different settings and is not merged"}
 
 
 class Reach(StrictModel):
@@ -264,7 +264,8 @@ def test_in_real_processes_both_nodes_say_what_differs():
         said = "\n".join(node["said"])
         here, there = (("1.0", "0.5"), ("0.5", "1.0"))[rank]
         assert (
-            f"has other settings and is not merged: local.lr is {here} here, {there} there" in said
+            f"has different settings and is not merged: local.lr is {here} here, {there} there"
+            in said
         )
         here, there = (("average", "keep"), ("keep", "average"))[rank]
         assert f"the settings of this node: buffers is {here} here, {there} there" in said

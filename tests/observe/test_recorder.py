@@ -115,7 +115,7 @@ def test_a_run_log_says_that_a_node_has_finished_with_nobody_and_not_how_its_pro
         _, report = one.finish(np.zeros(4), timeout_s=0.0)
         sys.exit(0)
     assert lines_of(tmp_path)[-1]["problem"] == report.problem
-    assert report.problem.startswith("finished together with nobody; without w2 (")
+    assert report.problem.startswith("finished together with no other node. Missing peers: w2 (")
 
 
 def test_what_onlookers_are_told_is_no_traffic_of_the_training():

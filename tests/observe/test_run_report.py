@@ -69,8 +69,8 @@ def page(html):
 def test_it_names_the_slow_and_the_lost_with_the_reason(report, page):
     for text in (report.stdout, page.text):
         assert "w5 was killed, or its machine failed, at" in text
-        assert "w1, w2, w4, w6 and 2 more lost the connection to it" in text
-        assert "considered it dead. The lost node announced no end. Its log has no end line" in text
+        assert "w1, w2, w4, w6 and 2 more lost the connection to this node" in text
+        assert "considered this node dead. The node announced no end. Its log has no end" in text
         assert "w3 takes 1 steps/s (median of the other nodes: 5), which is 5.0 x slower" in text
         assert "w7 was restarted, at" in text
         assert "6.0 s after its log ended without an end line" in text

@@ -146,9 +146,9 @@ def test_who_is_in_quarantine_and_where():
 @pytest.mark.parametrize(
     ("health", "reason"),
     [
-        ("other_version", "it speaks another protocol version"),
-        ("other_model", "it has another model"),
-        ("other_settings", "it has other settings"),
+        ("other_version", "it uses a different protocol version"),
+        ("other_model", "it has a different model"),
+        ("other_settings", "it has different settings"),
         ("misbehaving", "it breaks the protocol"),
         ("diverged", "it has diverged"),
     ],

@@ -55,8 +55,10 @@ def test_one_far_peer_of_three_does_not_make_a_node_apart():
 
 def test_nodes_that_end_apart_are_a_problem():
     report = FinishReport(("w2",), {}, 7, 9.0, 2.5, 0.0, 0.1, is_apart=True)
-    assert report.problem == "the nodes are still apart after 7 rounds: consensus distance 2.5"
-    assert "9 to 2.5 in 7 rounds, but the nodes are still apart" in str(report)
+    assert report.problem == (
+        "the nodes have not converged after 7 rounds, because the consensus distance is 2.5"
+    )
+    assert "from 9 to 2.5 in 7 rounds, but the nodes have not converged" in str(report)
 
 
 def test_a_peer_is_idle_sixty_seconds_after_its_last_step_if_it_took_any():
