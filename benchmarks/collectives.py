@@ -1,4 +1,4 @@
-"""Compare all_reduce, broadcast, all_gather and barriers with those of Gloo.
+"""Compare all_reduce, broadcast, all_gather and barriers of dpwa and of Gloo.
 
 Each repetition runs every measure once, so ratios hold even if the speed of the machine changes.
 Run nothing else at the same time. docs/benchmarks.md describes each measure.
@@ -28,7 +28,7 @@ from common import (
 LINKS = ("shm", "tcp")
 GLOO = "gloo"
 SMALL_BYTES = 1000
-CALLS = 50  # calls in a row for a sample, if a call takes less than a millisecond
+CALLS = 50  # number of calls in a sample, for calls that take less than a millisecond
 WHO = {"shm": "dpwa, same host", "tcp": "dpwa, streamed", GLOO: "Gloo"}
 WHAT = {
     "all_reduce": "all_reduce",

@@ -1,4 +1,4 @@
-"""Compare collectives with Gloo's, over a link between two network namespaces.
+"""Compare collectives of dpwa and of Gloo over a link between two network namespaces.
 
 Half of the processes run in each namespace. The script needs Linux, root, `ip` and `tc`. At the
 end, it removes the namespaces and the link.

@@ -1,8 +1,7 @@
-"""Measure the memory of a process that all-reduces a value, in sizes of the value.
+"""Measure the memory of a process in an all-reduce, divided by the size of the value.
 
-The value itself is not counted.
-
-The figures are Pss, Rss and their peaks, which `memory.py` explains. The peak of Pss is sampled.
+The memory of the value itself does not count. The figures are Pss, Rss and their peaks, which
+`memory.py` explains. The peak of Pss is the maximum of samples.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _all_reduce(_: argparse.Namespace) -> None:
         plan = session.plan
         (link,) = plan.ports
         config = plan.config(link, transport=link)
-        flat = FlatModel(plan.nbytes, 1, seed=session.index).flat  # random: uses every page
+        flat = FlatModel(plan.nbytes, 1, seed=session.index).flat  # random values use all pages
         session.barrier()
         reset_peak()
         before = memory_of_process()

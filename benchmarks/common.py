@@ -1,7 +1,7 @@
-"""The common part of the benchmarks. A script starts itself again as several processes.
+"""Start the processes of a benchmark, and compute and print its figures.
 
-Each repetition runs every measure once, in an order that rotates, so ratios hold even if the speed
-of the machine changes. Each process sends its figures to the parent process as one line of JSON.
+A script starts itself again as several processes. Each repetition runs all measures in a rotating
+order, so ratios hold even if the speed of the machine changes. A process sends its figures as JSON.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ SLOWEST_BYTES_PER_MS = 10_000  # a fetch over a link of 80 Mbit/s must not time 
 WARM_UPS = 2  # repetitions that do not count, because of new memory and connections
 FAILURES_ALLOWED = 0.1  # share of the rounds of a measure that may merge nothing
 
-# The seconds of each figure that this process has timed in one repetition of a measure. The dict is
-# empty if other processes time the figures. `None` means that the round merged nothing.
+# The seconds of each figure that a process has timed in one repetition of a measure. The dict is
+# empty if only other processes time figures. The sample is `None` if the round merged nothing.
 Sample = dict[str, float] | None
 Work = Callable[[], object]
 Ratio = tuple[tuple[str, ...], tuple[str, ...]]  # the figures in the dividend, and in the divisor
@@ -55,7 +55,7 @@ def _nothing() -> None:
 
 
 class BenchmarkError(DpwaError):
-    """The benchmark has no result, because a process failed or too many rounds merged nothing."""
+    """A process of the benchmark has failed, or too many rounds have merged nothing."""
 
 
 # The parent
@@ -63,7 +63,7 @@ class BenchmarkError(DpwaError):
 
 @dataclass(frozen=True)
 class Plan:
-    nbytes: int  # the size of the model or value that is exchanged
+    nbytes: int  # the size of the exchanged model or value
     hosts: tuple[str, ...]  # the address of each process, by rank
     ports: dict[str, tuple[int, ...]]  # for each name of a link, the ports by rank
     options: dict[str, Any] = field(default_factory=dict)  # other values for the processes
@@ -80,10 +80,10 @@ class Plan:
                 "nodes": nodes,
                 "merge": "interpolate",
                 "timeout_ms": timeout_ms,
-                "repeat": "merge",  # so that every round merges, even an old snapshot
+                "repeat": "merge",  # so that each round merges a snapshot, even a repeated one
                 "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
-                "log_level": "error",  # because of warnings when nodes come and go
+                "log_level": "error",  # because nodes warn when their peers start and end
                 "needs_finish": False,
                 **settings,
             }
@@ -96,7 +96,7 @@ class Plan:
 def plan_of(
     nbytes: int, links: Iterable[str], processes: int | Sequence[str] = 2, **options: Any
 ) -> Plan:
-    """Return a plan for so many processes on this machine, or for one process on each host."""
+    """Return a plan for a number of processes on this machine, or for one process on each host."""
     hosts = (LOCAL_HOST,) * processes if isinstance(processes, int) else tuple(processes)
     names = list(links)
     ports = iter(free_ports(len(hosts) * len(names)))
@@ -120,7 +120,7 @@ def run(
     take_part: Callable[[argparse.Namespace], None],
     options: argparse.Namespace,
 ) -> None:
-    """In the parent process, call `compare`. In each process that it starts, call `take_part`."""
+    """Call `compare` in the parent process, and `take_part` in the processes of the benchmark."""
     try:
         (take_part if is_node() else compare)(options)
     except DpwaError as error:
@@ -138,8 +138,8 @@ def fail(error: Exception) -> NoReturn:
 def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
     """Run this script, or `command`, once for each host of the plan. Return the figures by rank.
 
-    Raises `BenchmarkError` if a process failed. The other processes are then stopped, as they are
-    after an interrupt.
+    Raises `BenchmarkError` if a process fails. Then all other processes are stopped. They are also
+    stopped after an interrupt.
     """
     from rich.console import Console
 
@@ -167,7 +167,7 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
 
     environment = {
         "OMP_NUM_THREADS": "1",  # because the processes share the cores
-        # Otherwise, Gloo looks up the host name, which may be unknown in a container.
+        # Without this, Gloo looks up the host name, which may be unknown in a container.
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0",
     }
     status = Console(stderr=True).status("Starting the processes")
@@ -180,7 +180,7 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
             )
             run_nodes(launch, on_line, on_exit=on_exit, on_signal=on_signal)
     finally:
-        sweep()  # removes the shared memory of processes that were killed
+        sweep()  # remove the shared memory of killed processes
     return [told.get(name) for name in names]
 
 
@@ -189,11 +189,11 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
 
 @dataclass
 class Measure:
-    """One measure. All processes take part in it at the same time."""
+    """One measure. All processes take part in a measure at the same time."""
 
     # returns the seconds of each figure that this process times, or `None` if a round failed
     run: Callable[[], Sample]
-    prepare: Work = _nothing  # is called before, and is not timed
+    prepare: Work = _nothing  # called before `run`, and not timed
 
 
 def timed(
@@ -207,8 +207,8 @@ def timed(
 ) -> Measure:
     """Return a measure that times `work`, but not `prepare` before it and `settle` after it.
 
-    A process that does not take part waits. If a call is too short to be timed alone, one sample
-    times `calls` calls in a row. The sample is the time of one call.
+    A process that does not take part waits. If a call is too short for a clock, set `calls`. Then
+    a sample is the mean time of `calls` calls in a row.
     """
 
     def run() -> Sample:
@@ -226,9 +226,9 @@ def timed(
 
 
 class Session(Closeable):
-    """A process of a benchmark. It reads the plan and joins the Gloo group of all processes.
+    """The context of a benchmark's process, with the plan and the Gloo group of all processes.
 
-    The process with `index` 0 measures the times that only one process measures.
+    Some times are measured only by the process with `index` 0.
     """
 
     def __init__(self) -> None:
@@ -414,7 +414,7 @@ def add_options(parser: argparse.ArgumentParser, measures: Sequence[str], proces
         metavar="NAMES",
         help="the measures to run, separated by commas (all)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, tables on standard error")
+    parser.add_argument("--json", action="store_true", help="print JSON, and tables to stderr")
 
 
 def at_least(least: float) -> Callable[[str], Any]:
@@ -459,7 +459,7 @@ def show(
         [name, titles[name], *(f"{figure[k]:.3g}" for k in ("median_ms", "min_ms", "max_ms"))]
         for name, figure in result["figures"].items()
     ]
-    print_table(["figure", "what", "median ms", "min", "max"], rows, out, texts=2)
+    print_table(["figure", "meaning", "median ms", "min", "max"], rows, out, texts=2)
     for what, values in {"ratio of medians": result["ratios"], **(more or {})}.items():
         if values:
             print_table([what, ""], [[name, value] for name, value in values.items()], out)
@@ -472,7 +472,7 @@ def show(
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None, texts: int = 1
 ) -> None:
-    """Print a table on `out`, or on standard error. The first `texts` columns are texts."""
+    """Print a table on `out`, or on standard error. The first `texts` columns contain text."""
     from rich.console import Console
     from rich.table import Table
 

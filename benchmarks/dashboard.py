@@ -1,8 +1,8 @@
 """Measure the frames and the memory of the dashboard's page with many real nodes.
 
 The nodes run in a few processes and gossip small arrays. At the same time, a second browser shows
-an empty page. Delays of the empty page are due to the machine. The script needs Chromium and `pip
-install -c constraints.txt '.[e2e]'`.
+an empty page. The machine causes the delays of the empty page. The script needs Chromium and
+`pip install -c constraints.txt '.[e2e]'`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dpwa.launch.ports import free_ports
 
 PROCESSES = 4
 STEP_S = 1.0
-SETTLED_S = 15.0  # time until the page has drawn all nodes
+SETTLED_S = 15.0  # time before the measurement, in which the page draws all nodes
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# This script counts frames and long tasks of the page.
+# This JavaScript counts the frames and the long tasks of the page.
 MEASURE = """
 window.measured = {longest_frame_ms: 0, longest_task_ms: 0, tasks: 0, frames: 0, slow_frames: 0};
 new PerformanceObserver((list) => {
@@ -162,7 +162,7 @@ def _dashboard(place: str) -> Iterator[str]:
 
 @contextmanager
 def _browsers() -> Iterator[Callable[[str], Any]]:
-    """Yield a function that opens a page in a browser of its own."""
+    """Yield a function that opens a page in a new browser."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -171,7 +171,7 @@ def _browsers() -> Iterator[Callable[[str], Any]]:
         ) from None
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise BenchmarkError("install Chromium, which was not found")
+        raise BenchmarkError("Chromium was not found. Install Chromium")
     with sync_playwright() as playwright, ExitStack() as stack:
 
         def launch(url: str) -> Any:

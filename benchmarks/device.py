@@ -1,7 +1,7 @@
 """Compare publishing and merging a model on a CUDA device with plain copies of the same bytes.
 
-Each repetition runs every measure once. There are no nodes, because only these two steps of a round
-use the device.
+Each repetition runs each measure once. There are no nodes, because only publishing and merging use
+the device.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
     state = ModuleState(own, with_buffers=True)
     slot = np.zeros(state.nbytes, np.uint8)
     state.start_copy(slot, check_finite=True).wait_complete()
-    theirs = slot.copy()  # not pinned, like memory for a peer's snapshot
+    theirs = slot.copy()  # not pinned, like the memory of a peer's snapshot
     pageable = torch.from_numpy(theirs).view(torch.float32)
     seconds: dict[str, list[float]] = defaultdict(list)
 

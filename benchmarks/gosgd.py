@@ -1,4 +1,4 @@
-"""Compare GoSGD in a plain loop with `push_sum` between nodes, on sorted digits."""
+"""Compare GoSGD in a loop with `push_sum` between nodes. Each node has digits of few classes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def show(name: str, runs: list[tuple[float, float]]) -> None:
 
     accuracies, weights = np.array(runs).T
     error = accuracies.std(ddof=1) / len(runs) ** 0.5
-    weight = "" if np.isnan(weights).all() else f"   weight of the steps / N {weights.mean():.2f}"
+    weight = "" if np.isnan(weights).all() else f"   mean weight of a step {weights.mean():.2f}"
     print(f"  {name:44}{accuracies.mean():.3f} +- {error:.3f}{weight}", flush=True)
 
 
 class Nodes:
-    """Learners with the same start. Each has one part of the digits, which are sorted by label."""
+    """Learners with equal parameters. Each has one part of the digits, sorted by label."""
 
     def __init__(self, options: argparse.Namespace, seed: int) -> None:
         import numpy as np
@@ -74,7 +74,7 @@ class Nodes:
         return parameters_to_vector(self.models[rank].parameters()).detach().clone()
 
     def take(self, rank: int, shares: list[tuple[Any, float]]) -> None:
-        """Merge the parameters that a node received: x = (w x + u y) / (w + u), w = w + u."""
+        """Merge all received parameters, with x = (w x + u y) / (w + u), and then w = w + u."""
         import torch
         from torch.nn.utils import vector_to_parameters
 
@@ -98,10 +98,10 @@ class Nodes:
 
 
 def in_a_loop(nodes: Nodes, probability: float, *, in_turns: bool) -> tuple[float, float]:
-    """Each node merges received parameters, takes a step, and sends half of its weight at random.
+    """Train in a loop. A node merges, takes a step, and may send half of its weight to a peer.
 
-    Nodes take turns, or all act in the same step. Source: Blot et al., Gossip Training for Deep
-    Learning (2016), algorithm 1.
+    The nodes do this one after the other, or all at the same time. Source: Blot et al., Gossip
+    Training for Deep Learning (2016), algorithm 1.
     """
     rng, everybody = random.Random(nodes.seed), list(range(nodes.count))
     sent: list[list[tuple[Any, float]]] = [[] for _ in everybody]
@@ -166,7 +166,7 @@ def between_nodes(
 
 
 WAYS: dict[str, Any] = {
-    "GoSGD in a loop, nodes take turns": lambda n, p: in_a_loop(n, p, in_turns=True),
+    "GoSGD in a loop, one node at a time": lambda n, p: in_a_loop(n, p, in_turns=True),
     "GoSGD in a loop, all nodes at once": lambda n, p: in_a_loop(n, p, in_turns=False),
     "push_sum, a barrier after each call": lambda n, p: between_nodes(
         n, p, in_step=True, step_first=False
@@ -174,9 +174,7 @@ WAYS: dict[str, Any] = {
     "push_sum, step, update_send, update_wait": lambda n, p: between_nodes(
         n, p, in_step=True, step_first=True
     ),
-    "push_sum, nodes at their own pace": lambda n, p: between_nodes(
-        n, p, in_step=False, step_first=False
-    ),
+    "push_sum, without barriers": lambda n, p: between_nodes(n, p, in_step=False, step_first=False),
 }
 
 

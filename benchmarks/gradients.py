@@ -1,10 +1,10 @@
 """Compare the costs of averaging gradients with `algorithm: together` and with DDP over Gloo.
 
-Each process has one model for each method. The methods take turns, and all processes use the same
+Each process has one model for each method. The methods alternate, and all processes use the same
 method at the same time. The result is the time that `together` adds to a step, divided by the time
 that DDP adds. With `--mbit`, each process runs in its own network namespace, with a link of this
-rate. This needs Linux, root, `ip` and `tc`. Then also set `--transport tcp`, because the namespaces
-share the memory of this machine.
+rate. This needs Linux, root, `ip` and `tc`. With `--mbit`, also set `--transport tcp`. Otherwise,
+the nodes use shared memory, because they run on the same machine.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from namespaces import placed
 from dpwa.testing.namespaces import Namespaces
 
 TITLES = {
-    "alone": "nobody averages",
+    "alone": "no averages",
     "ddp": "DistributedDataParallel, Gloo",
     "together": "algorithm: together",
 }
 LAYERS = 10  # of equal size, so that DDP can average a bucket of 25 MB during the backward pass
-CALLS = 10  # steps in a sample, for models with short steps
+CALLS = 10  # number of steps in a sample, for models with short steps
 TINY_TENSORS, TINY_VALUES = 8000, 16
 MODELS = ("layers", "gpt", "mlp", "tensors")
 
@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
         "--device-ms",
         type=float,
         default=0.0,
-        help="simulated time of the backward pass on a device, which uses no core of this machine",
+        help="simulated time of the backward pass on a device, without a core of this machine",
     )
     parser.add_argument("--mbit", type=at_least(1), help="rate of the link, 10^6 bits per second")
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
@@ -84,7 +84,7 @@ def _compare(options: argparse.Namespace) -> None:
         [name, TITLES[name], medians[name], added[name] / added["ddp"], rates[name]]
         for name in TITLES
     ]
-    print_table(["step", "", "ms", "added, to DDP's", "steps/s, to DDP's"], rows, texts=2)
+    print_table(["step", "", "ms", "added / DDP", "steps/s / DDP"], rows, texts=2)
     ratio = added["together"] / added["ddp"]
     print(json.dumps({"medians_ms": medians, "ratio": ratio, "rate": rates["together"]}))
 
@@ -121,7 +121,7 @@ def _train(options: argparse.Namespace) -> None:
         seen.update(pace)
 
     class Device(torch.autograd.Function):
-        """Waits for the backward time of a layer on a device, and then computes its gradients."""
+        """A function that passes values and gradients on, and waits in the backward pass."""
 
         @staticmethod
         def forward(_: Any, values: torch.Tensor) -> torch.Tensor:
@@ -146,7 +146,7 @@ def _train(options: argparse.Namespace) -> None:
             return torch.stack(list(self.tensors)).mul(inputs)
 
     def made() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        """Return a model, and inputs that are different in each process."""
+        """Return a model, and inputs that differ between processes."""
         from language.model import BATCH, CONTEXT, GPT, VOCABULARY
 
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Compare the costs of many small tensors and of one tensor of the same total size, in one run."""
+"""Compare a round of many small tensors with a round of one tensor of the same total size."""
 
 from __future__ import annotations
 

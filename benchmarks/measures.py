@@ -1,4 +1,4 @@
-"""The measures: rounds of dpwa, and the same work with Gloo, plain sockets and plain ZeroMQ."""
+"""Define measures of rounds of dpwa, and of the same work with Gloo, raw TCP and bare ZeroMQ."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ MEET_TIMEOUT_S = 60.0
 MEET_PAUSE_S = 0.01
 PAUSE_S = 0.02  # a pause instead of training, long enough to fetch 0 bytes
 PAUSE_S_PER_BYTE = 1e-9  # addition to the pause for each byte
-PIECE_BYTES = 1024 * 1024  # for raw TCP
+PIECE_BYTES = 1024 * 1024  # bytes in one call of `sendall`, for raw TCP
 REQUEST = b"?"
 PATIENCE_S = 60.0
-NUMBER = struct.Struct("<Q")  # a request has the piece's number, and a reply has its checksum first
-SLOTS = 3  # because the neighbour or ZeroMQ may still use the previous slots
+NUMBER = struct.Struct("<Q")  # the index of a piece in a request, and the checksum in its reply
+SLOTS = 3  # because another process or ZeroMQ may still read the previous slots
 
 
 class FlatModel:
     """Random float32 parameters in contiguous memory, which is the fastest layout for Gloo.
 
-    `module` has the memory of `flat`, shape `(nbytes // 4,)`, as trainable parameters.
+    The trainable parameters of `module` share the memory of `flat`, shape `(nbytes // 4,)`.
     """
 
     def __init__(self, nbytes: int, tensors: int, seed: int) -> None:
@@ -61,7 +61,7 @@ class FlatModel:
         self._growth = 1.001 if seed % 2 else 1 / 1.001
 
     def train_a_little(self) -> None:
-        """Change every value slightly, and differently from the neighbours."""
+        """Change all values slightly, with a different factor than the next process."""
         self.flat.mul_(self._growth)
 
 
@@ -71,9 +71,9 @@ class FlatModel:
 def meet(adapter: DpwaPyTorchAdapter) -> None:
     """Gossip until a round has merged a peer. Raise `BenchmarkError` after a minute.
 
-    All processes must call this at the same time, and then a barrier.
+    All processes must call this function at the same time, and then call a barrier.
     """
-    # A clock above 0, because nodes refuse a peer that has not trained, and one process may wait.
+    # Set a clock above 0, because nodes do not merge a peer that has not trained.
     adapter.connection.node.rounds.resume(BEGINNING, 0)
     deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
     while not deadline.expired():
@@ -86,9 +86,9 @@ def meet(adapter: DpwaPyTorchAdapter) -> None:
 
 
 def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0) -> Measure:
-    """Return a measure of rounds, from `update_send` to the end of the merge, in all processes.
+    """Return a measure of a round in all processes, from `update_send` to the end of the merge.
 
-    The pause between both calls stands for the training, and is not timed.
+    A pause between both calls simulates the training, and is not timed.
     """
 
     def run() -> Sample:
@@ -106,12 +106,12 @@ def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0)
 
 
 def pause_s(nbytes: int) -> float:
-    """Return the seconds of training in which a fetch on the same host ends."""
+    """Return the seconds of a training step that is longer than a fetch on the same host."""
     return PAUSE_S + PAUSE_S_PER_BYTE * nbytes
 
 
 def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_first: bool) -> Measure:
-    """Return a measure in which only the first process fetches, and the others have published."""
+    """Return a measure in which the first process fetches. The others published before."""
 
     def prepare() -> None:
         model.train_a_little()
@@ -135,7 +135,7 @@ def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_firs
 
 
 def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Average values of shape `(n,)` over all processes. Every process gets the mean."""
+    """Return a function that sets values of shape `(n,)` to the mean of all processes."""
     return lambda: _require_all(connection, connection.all_reduce(flat, "mean")[1])
 
 
@@ -178,7 +178,7 @@ def gloo_gathers(flat: torch.Tensor) -> Work:
 
 
 def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Measure:
-    """Return a measure in which processes send models to the next process, and merge."""
+    """Return a measure in which each process sends its model to the next process, and merges."""
     to, source = (session.index + 1) % session.count, (session.index - 1) % session.count
 
     def work() -> None:
@@ -196,9 +196,9 @@ def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Me
 
 
 class RawTcp(Closeable):
-    """Serves this process's model to one neighbour, and fetches the other neighbour's model.
+    """A raw TCP server of this process's model, and a client for the model of the next process.
 
-    It has no protocol and no snapshots. It sends the model's values of this moment.
+    There is no protocol, and there are no snapshots. The server sends the current values.
     """
 
     def __init__(
@@ -251,12 +251,12 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class BareZeroMQ(Closeable):
-    """A lower bound for streamed rounds: only the transfer and the passes over the model.
+    """A lower bound for streamed rounds, with only the transfer and the passes over the model.
 
-    Unlike dpwa, it does not pick a peer, and has no requests that can fail, no deadlines and no
-    versions. Like dpwa, it copies a model when it publishes, and checks that all values are finite.
-    It sends each piece without a copy, with a checksum. The receiver verifies the checksum, copies
-    the piece to a buffer, and merges when all pieces are in the buffer.
+    Unlike dpwa, this class does not pick peers, and has no failing requests, deadlines or versions.
+    As in dpwa, to publish is to copy the model and to check that all values are finite. The server
+    sends each piece without a copy, with a checksum. The receiver verifies the checksum, copies the
+    piece to a buffer, and merges when all pieces are in the buffer.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class BareZeroMQ(Closeable):
 
     def close(self) -> None:
         self._client.close(0)
-        self._context.term()  # ends the wait of the serving thread
+        self._context.term()  # end the wait of the server's thread
         self._server.join()
 
     def _serve(self, listener: zmq.Socket[bytes]) -> None:

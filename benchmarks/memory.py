@@ -1,7 +1,7 @@
-"""Measure the memory of a node beyond its model, in sizes of the model, after rounds with one peer.
+"""Measure the memory of a node without its model, divided by the size of the model.
 
-If several processes map a page, Pss counts an equal part of it for each process, and Rss counts the
-whole page for each. The peak is the peak of Rss.
+The node does some rounds with one peer. If several processes map a page, Pss counts an equal part
+of the page for each process. Rss counts the whole page for each. The peak is the peak of Rss.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _gossip(_: argparse.Namespace) -> None:
     with Session() as session:
         plan = session.plan
         rounds, settings = plan.options.pop("rounds"), plan.options
-        model = FlatModel(plan.nbytes, 1, seed=session.index)  # random: uses every page
+        model = FlatModel(plan.nbytes, 1, seed=session.index)  # random values use all pages
         session.barrier()
         reset_peak()
         before = memory_of_process()

@@ -1,4 +1,4 @@
-"""Benchmarks in network namespaces that a link connects. They need Linux and root."""
+"""Run benchmarks in network namespaces that a link connects. This needs Linux and root."""
 
 from __future__ import annotations
 

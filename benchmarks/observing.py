@@ -1,8 +1,8 @@
-"""Measure the cost of watching a run: two nodes with run logs, metrics and an open dashboard.
+"""Measure the cost of watching two nodes with run logs, metrics and an open dashboard.
 
 Blocks of training steps with watching and without watching alternate. Both nodes are always in the
 same mode, and make new connections for each block. In watched blocks, `dpwa dashboard` serves the
-run, a reader receives its stream, and the metrics of both nodes are read every five seconds.
+run, and a process reads the stream of the dashboard. Metrics are read every five seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with urllib.request.urlopen(sys.argv[1]) as stream:
     for line in stream:
         sys.stdout.buffer.write(line)
 """
-BEGUN_S = 3.0  # time in which the dashboard finds all nodes
+BEGUN_S = 3.0  # time before each measurement, in which the dashboard finds all nodes
 
 
 def main() -> None:
@@ -117,12 +117,12 @@ def _steps(step, adapter, seconds: float) -> list[float]:
 
 
 class _Reader:
-    """A dashboard in its own process, and another process that reads its stream and the metrics."""
+    """A process with a dashboard, a process that reads its stream, and a reader of the metrics."""
 
     def __init__(self, adapter) -> None:
         place = adapter.connection.node.endpoint.removeprefix("tcp://")
         command = [sys.executable, "-m", "dpwa", "dashboard", "--at", place, "--port", "0"]
-        # The dashboard is not a node of the benchmark.
+        # Without the variables of this node, because the dashboard is not a node.
         env = {name: text for name, text in os.environ.items() if not name.startswith("DPWA_")}
         self._dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         url = re.search(r"http://\S+", self._dashboard.stdout.readline())[0]

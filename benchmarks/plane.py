@@ -36,27 +36,27 @@ LINKS: dict[str, dict[str, Any]] = {
     "tcp": {"transport": "tcp"},
     **{codec: {"transport": "tcp", "codec": codec} for codec in CODECS},
 }
-RAW_TCP, BARE_ZEROMQ = "raw_tcp", "bare_zeromq"  # need ports, like the links
+RAW_TCP, BARE_ZEROMQ = "raw_tcp", "bare_zeromq"  # these also need ports
 
-# For each measure, its figures with their titles.
+# The figures of each measure, with their titles.
 MEASURES: dict[str, dict[str, str]] = {
     "copy": {"copy": "copy_ of the model"},
     "lerp": {"lerp": "lerp_ of the model"},
-    "copy_together": {"copy_together": "copy_, all at once"},
-    "lerp_together": {"lerp_together": "lerp_, all at once"},
+    "copy_together": {"copy_together": "copy_ in all processes"},
+    "lerp_together": {"lerp_together": "lerp_ in all processes"},
     "publish": {"publish": "publish with guard: finite"},
     "publish_unguarded": {"publish_unguarded": "publish with guard: off"},
     "shm_one_way": {
         "shm_one_way": "same host: publish, fetch, merge",
         "shm_fetch_merge": "same host: fetch, merge",
     },
-    "shm_overlapped": {"shm_overlapped": "same host: fetched while training"},
-    "shm_round": {"shm_round": "same host: all at once"},
+    "shm_overlapped": {"shm_overlapped": "same host: fetch during training"},
+    "shm_round": {"shm_round": "same host: round of all processes"},
     "tcp_one_way": {
         "tcp_one_way": "stream: publish, fetch, merge",
         "tcp_fetch_merge": "stream: fetch, merge",
     },
-    "tcp_round": {"tcp_round": "stream: all at once"},
+    "tcp_round": {"tcp_round": "stream: round of all processes"},
     **{
         f"{codec}_one_way": {
             f"{codec}_one_way": f"{codec}: publish, fetch, merge",
@@ -65,8 +65,8 @@ MEASURES: dict[str, dict[str, str]] = {
         for codec in CODECS
     },
     "raw_tcp_one_way": {"raw_tcp_one_way": "raw TCP: fetch, then lerp_"},
-    "raw_tcp_round": {"raw_tcp_round": "raw TCP: all at once"},
-    "bare_zeromq_round": {"bare_zeromq_round": "bare ZeroMQ, same passes: all at once"},
+    "raw_tcp_round": {"raw_tcp_round": "raw TCP: round of all processes"},
+    "bare_zeromq_round": {"bare_zeromq_round": "bare ZeroMQ: round of all processes"},
     "gloo_all_reduce": {"gloo_all_reduce": "Gloo: all_reduce, then divide"},
     "gloo_pair": {"gloo_pair": "Gloo: pair exchange, then lerp_"},
 }
@@ -143,7 +143,7 @@ def take_part(_: object = None) -> None:
 
 
 class _Measures:
-    """Makes the measures of one process, which share a model and nodes."""
+    """A factory for the measures of one process, which share a model and nodes."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
         import measures as m
@@ -158,7 +158,7 @@ class _Measures:
         self._raw_tcp: Any = None
 
     def of(self, name: str) -> Measure:
-        """Return a measure that can be repeated. All processes make the same measures in order."""
+        """Return a measure. All processes must make the same measures in the same order."""
         m, flat, scratch, alone = self._m, self._model.flat, self._scratch, self._is_first
         match name:
             case "copy" | "copy_together":
@@ -195,7 +195,7 @@ class _Measures:
         return self._adapters[link]
 
     def _met(self, link: str) -> Any:
-        """Return an adapter. All of its peers listen and have published."""
+        """Return an adapter whose peers all listen and have published."""
         is_new = link not in self._adapters
         adapter = self._adapter(link)
         if is_new:

@@ -1,12 +1,12 @@
-"""The memory of this process, as Linux reports it."""
+"""Read the memory use of this process from the files of Linux in /proc."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-BYTES_PER_KB = 1024  # /proc calls them kB
-RESET_PEAK = "5"  # see clear_refs in proc(5)
+BYTES_PER_KB = 1024  # a kB in /proc is 1024 bytes
+RESET_PEAK = "5"  # resets the peak of Rss. See clear_refs in proc(5)
 SAMPLE_PAUSE_S = 0.002
 
 
@@ -22,7 +22,7 @@ def memory_of_process() -> dict[str, int]:
 
 
 class PeakOfPss:
-    """Samples Pss every few milliseconds in a `with` block. Linux does not record its peak."""
+    """The peak of Pss in a `with` block, from samples. Linux does not record this peak."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -1,7 +1,7 @@
 """Measure the indices per second that `SharedSampler` hands out in all processes, without training.
 
-Processes on this machine go through whole epochs, with ranges of several sizes. An epoch takes as
-long as its slowest process.
+Processes on this machine iterate over whole epochs, with ranges of several sizes. The time of an
+epoch is the time of its slowest process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, count: int, transport: str, range_size: int) -> list[float]:
-    """Run the epochs. Return the seconds of each epoch, without the first one."""
+    """Run the epochs. Return the seconds of each epoch except the first epoch."""
     import torch
 
     from dpwa.launch.ports import free_ports
@@ -90,7 +90,7 @@ def take_part(
                     if drawn % range_size == range_size - 1:
                         sampler.acknowledge(range_size)
             found.append(time.perf_counter() - began)
-        begin.wait(PATIENCE_S)  # no process leaves before all have ended
+        begin.wait(PATIENCE_S)  # no process leaves before all processes have finished
     told.put(found)
 
 

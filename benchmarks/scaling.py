@@ -155,7 +155,7 @@ _TRAFFIC = {
 }
 _LOSS = {"bytes/s, half lost": ("bytes_per_s_after_loss", 0), "dead known, s": ("dead_known_s", 1)}
 _CONSENSUS = {"nodes": ("nodes", 0), "rounds": ("rounds", 0)}
-_RECOVERY = {"nodes": ("nodes", 0), "all live, s": ("without_s", 1), "half, s": ("with_s", 1)}
+_RECOVERY = {"nodes": ("nodes", 0), "none lost, s": ("without_s", 1), "half, s": ("with_s", 1)}
 _WHOLE = {
     **_TRAFFIC,
     **_LOSS,

@@ -1,9 +1,9 @@
-"""Measure the time of a simulated round by the number of nodes, and of a run as arrays.
+"""Measure the time of a simulated update by the number of nodes, and of a simulation as arrays.
 
-The runs reach consensus by asynchronous gossip, and simulate all messages of all nodes. The start
-is measured separately. In it, nodes connect, and ask each other for an initial state. Sizes take
-turns, so a slow moment of the machine affects all sizes. Each repetition has its own seed. Seconds
-are processor time.
+The runs simulate all messages of all nodes, which gossip without training until they agree. The
+time of the start is separate. At the start, nodes connect, and ask each other for an initial state.
+Each repetition runs all sizes, so a slow moment of the machine affects all sizes. Each repetition
+has its own seed. All times are processor time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MB_OF_KB = 1024.0  # because ru_maxrss is in KB
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 250, 1000, 2000])
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of nodes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of a run (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--algorithm", default="gossip", help="(%(default)s)")
     parser.add_argument("--arrays", type=int, default=10_000, help="nodes in arrays (%(default)s)")
@@ -44,7 +44,7 @@ def main() -> None:
         for nodes in options.nodes
     ]
     print_table(
-        ("nodes", "rounds", "seconds", "of them start", "ms per update", "MB"),
+        ("nodes", "rounds", "seconds", "start, s", "ms per update", "MB"),
         [
             tuple(f"{value:.4g}" for value in (nodes, options.rounds, *medians(rows, nodes)))
             for nodes in options.nodes
@@ -60,7 +60,7 @@ def medians(rows: list[dict[str, Any]], nodes: int) -> list[float]:
 
 
 def measured(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
-    """Simulate a run in a process of its own, so that its memory can be measured."""
+    """Simulate a run in a new process, to measure the memory of this run alone."""
     command = [sys.executable, __file__, "--one", str(seed), "--nodes", str(nodes)]
     command += ["--rounds", str(rounds), "--algorithm", algorithm]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -90,7 +90,7 @@ def timed(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
 
 
 def as_arrays(nodes: int, rounds: int) -> dict[str, float]:
-    """Return the time of a run of pulls in lockstep."""
+    """Return the time of a run as arrays, with pulls in lockstep."""
     began = time.process_time()
     simulate(load_scenario({"nodes": nodes, "rounds": rounds, "schedule": "lockstep"}))
     return {"nodes": nodes, "rounds": rounds, "seconds": time.process_time() - began}

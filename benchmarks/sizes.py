@@ -1,6 +1,6 @@
-"""Measure the time of a round by model size, for dpwa on one host, for its streams, and for Gloo.
+"""Measure the time of a round by model size, for dpwa on one host, dpwa with streams, and Gloo.
 
-The script writes a chart (PNG, with two logarithmic axes), and the figures as JSON next to it.
+The script writes a chart (PNG, with logarithmic axes), and a JSON file with the same name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure `repeat: skip` and `repeat: merge` if one node is many times slower than the others.
+"""Compare `repeat: skip` with `repeat: merge` if one node is many times slower than the others.
 
 Real processes learn the digits. The fast nodes take a fixed number of steps. The slow node trains
 until the fast nodes have ended.
@@ -28,7 +28,7 @@ def main() -> None:
         for transport in ("auto", "tcp"):
             runs: dict[str, list[dict[str, float]]] = {"skip": [], "merge": []}
             for seed in range(options.seeds):
-                for repeat, outcomes in runs.items():  # interleaved, because the machine is noisy
+                for repeat, outcomes in runs.items():  # alternate, because the machine is noisy
                     settings = {"transport": transport, "repeat": repeat}
                     outcomes.append(run(options, shards, seed, settings))
             for repeat, outcomes in runs.items():
@@ -69,9 +69,9 @@ def run(
     quick = [found[rank] for rank in range(1, options.nodes)]
     return {
         "steps to 93 %": statistics.mean(figures["steps"] for figures in quick),
-        "accuracy of the quick": statistics.mean(figures["accuracy"] for figures in quick),
-        "of the slow": found[0]["accuracy"],
-        "merges a step": statistics.mean(figures["merges"] for figures in quick) / options.steps,
+        "accuracy, fast nodes": statistics.mean(figures["accuracy"] for figures in quick),
+        "slow node": found[0]["accuracy"],
+        "merges per step": statistics.mean(figures["merges"] for figures in quick) / options.steps,
         "MB received": statistics.mean(figures["mb"] for figures in quick),
     }
 
@@ -112,7 +112,7 @@ def take_part(
         done.set()
         mb = gossip.connection.node.report()["bytes_received"] / 1e6
         accuracy = learner.accuracy()
-        begin.wait(PATIENCE_S)  # no process leaves before all have ended
+        begin.wait(PATIENCE_S)  # no process leaves before all processes have finished
     figures = {"steps": goal or options.steps, "accuracy": accuracy, "merges": merges, "mb": mb}
     told.put((rank, figures))
 

@@ -27,7 +27,7 @@ from common import (
 
 LINKS = ("shm", "tcp")
 ROWS_SHARE = 0.01  # share of the rows in a measure of some rows
-ALONE = "_alone"  # suffix of a measure in which one process works and the others serve
+ALONE = "_alone"  # suffix of a measure in which one process works and the others only serve
 DELTA = 1e-3
 WHO = {"shm": "dpwa, same host", "tcp": "dpwa, streamed"}
 WHAT = {
@@ -88,7 +88,7 @@ def _take_part(_: argparse.Namespace) -> None:
 
 
 class _Measures:
-    """Makes the measures of one process, with its tables."""
+    """A factory for the measures of one process, which share the tables of the process."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
         import numpy as np
@@ -100,7 +100,7 @@ class _Measures:
         self._made: dict[str, tuple[TableWork, Callable[[], object]]] = {}
 
     def of(self, name: str) -> Measure:
-        """Return a measure that can be repeated. All processes make the same measures in order."""
+        """Return a measure. All processes must make the same measures in the same order."""
         import measures as m
         import torch
 
@@ -142,8 +142,8 @@ class _Measures:
 class TableWork:
     """The work of a process on a table of shape (rows, columns).
 
-    `delta` has the shape of the table, and is added to all rows. To add to some rows, `rng` picks
-    the rows, and the first rows of `delta` are added.
+    `delta` has the shape of the table. `add_all` adds `delta` to the table. `add_rows` adds the
+    first rows of `delta` to rows that `rng` picks.
     """
 
     def __init__(self, table: Any, delta: Any, rng: Any) -> None:

@@ -14,7 +14,7 @@ from plane import CODECS, RATIOS, plane_plan, take_part
 
 from dpwa.testing.namespaces import Namespaces
 
-LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # because bf16 has the same size
+LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # fp16 has the size of bf16
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
-"""Measure the cost of gossip in every training step: two nodes train, with gossip and without.
+"""Measure the time of a training step of two nodes, with gossip in each step and without gossip.
 
-Blocks of steps with gossip and without gossip alternate. All nodes are in the same mode at the same
-time.
+Blocks of steps with gossip and without gossip alternate. Both nodes are always in the same mode.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from common import (
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
 BATCH_SIZE = 8
-MIN_MERGES = 0.9  # minimum share of the steps with gossip that merge
+MIN_MERGES = 0.9  # minimum share of merges in the steps with gossip
 MAX_BYTES = 50_000_000  # size limit of a model (ResNet-18 has 45 MB)
 
 
@@ -93,7 +92,7 @@ def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict
 
 
 class Step:
-    """One training step of a model on a random batch. It returns whether a peer was merged."""
+    """A training step of a model on a random batch. The call returns whether a peer was merged."""
 
     def __init__(self, name: str, device: str = "cpu", batch: int = BATCH_SIZE) -> None:
         import torch
