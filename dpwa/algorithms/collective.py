@@ -181,9 +181,9 @@ class UnevenSteps:
     def _refuse_if_left_behind(self) -> None:
         if self.is_left_behind:
             raise UserError(
-                f"{self._tag}: the other nodes have continued without {self._node.name}, so its "
-                "values are out of date. Call synchronize_parameters before the next step "
-                "[DPWA-E166]"
+                f"{self._tag}: the other nodes have continued without {self._node.name}, so the "
+                "values of this node are out of date. Call synchronize_parameters before the next "
+                "step [DPWA-E166]"
             )
 
 

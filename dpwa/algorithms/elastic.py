@@ -15,7 +15,7 @@ MIXING = 0.5  # share of the way that a center moves to a peer's center; half mi
 class ElasticOptions(StrictModel):
     """Options of `elastic`."""
 
-    period: int = Field(default=10, ge=1, description="local steps between two elastic steps")
+    period: int = Field(default=10, ge=1, description="number of local steps between elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
         description="fraction of the distance to the parameters that the center moves. The "

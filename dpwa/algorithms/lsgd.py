@@ -60,7 +60,7 @@ class LSGDOptions(StrictModel):
             return None
         period, local = period or GLOBAL_PERIOD, local or LOCAL_PERIOD
         if period % local:
-            raise refusal(f"a multiple of local_period, {local}")
+            raise refusal(f"a multiple of local_period ({local})")
         return period
 
     def periods(self, nodes: int) -> tuple[int, int]:

@@ -355,7 +355,7 @@ class Call:
             return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
             f"{clash}a collective did not end within {self._timeout_s:g} s, or a connection broke. "
-            f"No node is lost{calls and ': '}{calls} [DPWA-E229]"
+            f"No member is excluded{calls and '. '}{calls} [DPWA-E229]"
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:

@@ -275,7 +275,10 @@ class Contacts(Closeable):
                 return self._memory.create(name, nbytes)
             except OSError as error:
                 log.warning(
-                    "there is too little shared memory for %d bytes (%s) [DPWA-W021]", nbytes, error
+                    "there is too little shared memory for %d bytes (%s), so collectives use "
+                    "connections [DPWA-W021]",
+                    nbytes,
+                    error,
                 )
                 return None
 

@@ -103,7 +103,7 @@ def mismatch(entries: Entries) -> str | None:
     if mine.root and mine.root not in contributing:
         present = ", ".join(contributing)
         return (
-            f"{mine.root} has no part in the {mine.call}: members that have are {present}"
+            f"{mine.root} takes no part in the {mine.call}. The members in the call are {present}"
             " [DPWA-E232]"
         )
     return None

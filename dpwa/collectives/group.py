@@ -213,7 +213,7 @@ class Group:
         """
         if self._call_lock.is_own:  # such as in a signal handler
             raise UserError(
-                "this thread is already in a collective with this tag. Use a different tag"
+                "this thread is already in a collective with the same tag. Use a different tag"
                 " [DPWA-E149]"
             )
         return self._call_lock

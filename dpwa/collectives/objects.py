@@ -98,7 +98,7 @@ def _leaf(code: int, dtype: str, shape: list[int], data: ByteArray) -> Any:
     if code == _TENSOR and torch is not None:
         return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
     if code not in (_ARRAY, _TENSOR):
-        raise ValueError("the value has a leaf of an unknown kind")
+        raise ValueError("the value contains an object of an unknown kind")
     return data.view(np.dtype(dtype)).reshape(shape)
 
 

@@ -383,8 +383,8 @@ class PacedRounds:
                 for name in reduce.left_out:
                     self._warn(
                         "%s: the gradients of %s are not finite, so the average excludes them. "
-                        "Check the data and the learning rate of %s. If it has a "
-                        "GradScaler, pass it to dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
+                        "Check the data and the learning rate of %s. If the node has a "
+                        "GradScaler, use dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
                         name,
                         name,
                         of=name,
@@ -473,7 +473,7 @@ class PacedRounds:
         self._out_of_sync_at = self._out_of_sync_at or self._runtime.now()
         self._absence = self._absence.left(self._steps)
         self._exits, self._asked_at = self._group.exits, None
-        log.info("%s: out of pace: %s", self._own, why)
+        log.info("%s: this node is out of sync: %s", self._own, why)
 
     def _view_changed(self, view: GroupView) -> None:
         """Forget the nodes that are no members any more, because they need the state if they
@@ -490,7 +490,7 @@ class PacedRounds:
         """
         group, now = self._group, self._runtime.now()
         if self._exits != group.exits:
-            self._fall_out("it was admitted, and has not arrived in time")
+            self._fall_out("this node was admitted, but came too late")
             return
         if self._asked_at is None:
             self._asked_at, self._only_looks = now, False
@@ -534,8 +534,8 @@ class PacedRounds:
             self._group.leave_group()
             self._fall_out(str(unfit))
             self._warn(
-                "%s: stays out of sync: %s. Use the same model and the same optimizer on all "
-                "nodes [DPWA-W080]",
+                "%s: this node stays out of sync: %s. Use the same model and the same optimizer "
+                "on all nodes [DPWA-W080]",
                 str(unfit),
             )
         self._ended_at, self._missed_s = -math.inf, {}

@@ -44,7 +44,7 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
                 if address is not None:
                     return OwnHost(address, f"of {name}, because {variable}={chosen}")
             raise UserError(
-                f"{variable}={chosen}: no IPv4 address on {', '.join(names)} [DPWA-E049]"
+                f"{variable}={chosen}: no IPv4 address on interface {', '.join(names)} [DPWA-E049]"
             )
     return None
 

@@ -181,7 +181,7 @@ class _Exchange:
             who = ", ".join(missing[:MAX_NAMED]) or "a restarted rank"
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for the "
-                f"address of {who}, at {self._address} [DPWA-E035]"
+                f"address of {who}. The ranks exchange addresses at {self._address} [DPWA-E035]"
             )
         time.sleep(POLL_S)
 
@@ -331,8 +331,8 @@ class Slurm:
                 for variable in (*self.variables, "SLURM_STEP_TASKS_PER_NODE")
             )
             raise UserError(
-                f"SLURM: expected a list of hosts, their numbers of tasks, and this task's number "
-                f"(got {told}) [DPWA-E041]"
+                "SLURM: expected a list of hosts, the number of tasks on each host, and the number "
+                f"of this task (got {told}) [DPWA-E041]"
             )
         first = first_port(environ)
         nodes: list[JsonObject] = [
@@ -368,7 +368,7 @@ def tasks_of_hosts(counts: str) -> list[int]:
         match = _TASKS.fullmatch(part.strip())
         if match is None:
             raise UserError(
-                f"SLURM_STEP_TASKS_PER_NODE: expected numbers of tasks (got {counts!r}) [DPWA-E043]"
+                f"SLURM_STEP_TASKS_PER_NODE: expected tasks per host (got {counts!r}) [DPWA-E043]"
             )
         found += [int(match[1])] * int(match[2] or 1)
     return found
@@ -390,7 +390,7 @@ def _expanded(part: str) -> Iterator[str]:
         first, _, last = item.partition("-")
         if not first.isdigit() or (last and not last.isdigit()):
             raise UserError(
-                f"SLURM_STEP_NODELIST: expected numbers in brackets (got {part!r}) [DPWA-E044]"
+                f"SLURM_STEP_NODELIST: expected a form like gpu[1-4] (got {part!r}) [DPWA-E044]"
             )
         for value in range(int(first), int(last or first) + 1):
             yield from (f"{head}{value:0{len(first)}d}{end}" for end in _expanded(tail))
@@ -448,8 +448,8 @@ class Kubernetes:
 def _require_no_name(name: str | None, launcher: str, names: str) -> None:
     if name is not None:
         raise UserError(
-            f"name={name!r} (argument or DPWA_NAME) cannot be used under {launcher}, because the "
-            f"names of nodes are {names}. Remove it [DPWA-E046]"
+            f"name={name!r} (argument or DPWA_NAME) cannot be used under {launcher}, because "
+            f"dpwa names the nodes {names}. Remove the name [DPWA-E046]"
         )
 
 
@@ -457,8 +457,8 @@ def _number_below(size: int, environ: Mapping[str, str], variable: str, whose: s
     found = number(environ, variable)
     if found is None or found >= size:
         raise UserError(
-            f"{variable}: expected a whole number below {size}, because of {whose} (got "
-            f"{environ[variable]}) [DPWA-E045]"
+            f"{variable}: expected a whole number below {size}, the number of nodes in "
+            f"{whose} (got {environ[variable]}) [DPWA-E045]"
         )
     return found
 

@@ -130,7 +130,7 @@ class Asking(Listener):
         try:
             act(*given)
         except Exception:
-            log.exception("membership: an unforeseen error. The node continues [DPWA-W018]")
+            log.exception("membership: an unexpected error. The node continues [DPWA-W018]")
 
     def _tick(self) -> None:
         self._call_waiting()

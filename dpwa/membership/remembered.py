@@ -100,7 +100,7 @@ class Remembered:
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = "%s: remembers no members after a restart, because %s %s [DPWA-W043]"
+            text = "%s: remembers no members after a restart, because file %s %s [DPWA-W043]"
             log.warning(text, self._name, self.path, problem)
 
 

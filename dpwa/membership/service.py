@@ -173,7 +173,7 @@ class RosterService(Service):
         """Refuse an unreachable node. All reasons are the same, so the node cannot scan ports."""
         reason = (
             f"{self._member_list.own.name} cannot connect to {endpoint}, the endpoint in the "
-            "request. Without keys, it only tries the address from which the request came"
+            "request. Without keys, the member only tries the address that sent the request"
         )
         self._turn_away(request, reply, "address", reason)
 

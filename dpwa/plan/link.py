@@ -43,7 +43,7 @@ FIRST_CHUNK_BYTES = 64 * 1024
 CONNECT_S = 5.0
 POLL_MS = 100
 LISTENING_EVERY_S = 0.1
-NO_ANSWER = "is `dpwa bench link --serve` running there, and is the port open?"
+NO_ANSWER = "Is `dpwa bench link --serve` running there, and is the port open?"
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def _require_server(endpoint: str, address: str) -> None:
     host, port = split_tcp(endpoint) or ("", 0)
     answer = query_status({SERVER: address}, CONNECT_S)[SERVER]
     if answer.report is None:
-        raise PeerError(f"{host}:{port}: {answer.problem}; {NO_ANSWER}")
+        raise PeerError(f"{host}:{port}: {answer.problem}. {NO_ANSWER}")
     if answer.report.name != SERVER:
         name = answer.report.name[: limits.MAX_NAME_CHARACTERS]
         raise UserError(
-            f"{host}:{port}: the node {name!r} of a training answers there. Give the port of "
+            f"{host}:{port}: the node {name!r} of a training uses this port. Give the port of "
             "`dpwa bench link --serve` [DPWA-E277]"
         )
 
@@ -180,10 +180,10 @@ class _Client:
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()
         if self._link.state is LinkState.DOWN:
-            raise PeerError(f"{self._link.endpoint}: {self._link.problem}; {NO_ANSWER}")
+            raise PeerError(f"{self._link.endpoint}: {self._link.problem}. {NO_ANSWER}")
         if deadline.expired():
             raise PeerError(
-                f"{self._link.endpoint}: the link is too slow for this time. Increase --seconds"
+                f"{self._link.endpoint}: the link is too slow to measure. Increase --seconds"
             )
 
 

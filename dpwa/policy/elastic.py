@@ -41,13 +41,13 @@ def elastic_warning(alpha: float, nodes: int, curvature: float = 0.0) -> str | N
 
     >>> elastic_warning(alpha=0.9 / 8, nodes=8)
     >>> elastic_warning(alpha=0.25, nodes=8)
-    'alpha 0.25 is unstable with 8 nodes: it must be below 0.222 (learning rate * curvature = 0)'
+    'alpha 0.25 is unstable with 8 nodes: alpha must be below 0.222 (learning rate * curvature = 0)'
     """
     limit = elastic_limit(nodes, curvature)
     if alpha < limit:
         return None
     return (
-        f"alpha {alpha:.3g} is unstable with {nodes} nodes: it must be below {limit:.3g} "
+        f"alpha {alpha:.3g} is unstable with {nodes} nodes: alpha must be below {limit:.3g} "
         f"(learning rate * curvature = {curvature:.3g})"
     )
 

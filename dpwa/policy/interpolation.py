@@ -35,13 +35,13 @@ FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 class ConstantOptions(StrictModel):
     """Options of `constant`."""
 
-    value: Fraction = Field(default=0.5, description="the factor of a merge, for all peers")
+    value: Fraction = Field(default=0.5, description="factor of every merge")
 
 
 class LeaderOptions(StrictModel):
     """Options of `leader`."""
 
-    strength: Fraction = Field(default=0.1, description="the factor if the peer's loss is lower")
+    strength: Fraction = Field(default=0.1, description="factor if the peer has the lower loss")
 
 
 @dataclass(frozen=True)

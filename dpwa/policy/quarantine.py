@@ -175,8 +175,8 @@ class Quarantine:
             state.clear()
         return (
             f"the loss jumped after merges with {', '.join(convicts)} ({jump}). This node merges "
-            f"all {peers} peers again, because with more than half of them in quarantine, its own "
-            "training may be at fault [DPWA-W046]"
+            f"all {peers} peers again. With more than half of the peers in quarantine, the "
+            "training of this node may be at fault [DPWA-W046]"
         )
 
 
@@ -187,7 +187,7 @@ def _shares(factors: Mapping[str, float]) -> dict[str, float]:
 
 def _jump_text(change: float, expected: Expectation | None) -> str:
     if expected is None or math.isinf(change):
-        return "it was not finite"
+        return "the loss was not finite"
     return (
         f"by {100 * change:.0f} % when {100 * expected.change:.0f} % "
         f"with a deviation of {100 * expected.deviation:.0f} % was expected"

@@ -140,7 +140,7 @@ def edges_topology(edges: EdgeList) -> Topology:
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
             raise UserError(
-                f"the edges name {len(edges.names)} nodes, but there are {nodes} [DPWA-E011]"
+                f"the list of edges has {len(edges.names)} nodes, but there are {nodes} [DPWA-E011]"
             )
         return edges.pulls[index]
 
@@ -176,7 +176,7 @@ class SmallWorldOptions(StrictModel):
     """Options of `small_world`."""
 
     neighbours: Annotated[int, AfterValidator(_check_even)] = Field(
-        default=4, description="number of neighbours on the ring, an even number"
+        default=4, description="even number of neighbours of a node on the ring"
     )
     rewired: Fraction = Field(
         default=0.1, description="probability that an edge becomes a shortcut"
@@ -308,7 +308,7 @@ def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Seq
     This rule only reserves the name. `edges_topology` makes the topology after the file was read.
     """
     raise UserError(
-        f"the edges in {options.path} are not read yet. Call load_config first [DPWA-E012]"
+        f"the file of edges {options.path} is not loaded. Call load_config first [DPWA-E012]"
     )
 
 

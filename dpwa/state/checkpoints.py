@@ -205,7 +205,7 @@ class CheckpointFolder:
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
             if not (0 <= clock <= MAX_CLOCK and 0 <= updates <= limits.MAX_STATE_UPDATES):
-                raise ValueError(f"clock {clock:g} after {updates:.6g} updates is impossible")
+                raise ValueError(f"clock {clock:g} is impossible after {updates:.6g} updates")
         except (
             FileNotFoundError,
             ValueError,
@@ -388,5 +388,5 @@ class CheckpointWriter(Closeable):
             self._problem = f"no checkpoint can be written to {self._path} ({error})"
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            text = "%s: %s. Training continues without it [DPWA-W034]"
+            text = "%s: %s. The training continues without a checkpoint [DPWA-W034]"
             log.log(level, text, self._node, self._problem)

@@ -332,7 +332,9 @@ class _Attempt:
             self._candidates.lose(peer)
             return
         found = None if kind is None else kind.difference(descriptions, count)
-        candidate.difference = "it has none" if count == 0 else found or "not in its description"
+        candidate.difference = (
+            "the peer has none" if count == 0 else found or "not in its description"
+        )
 
     def _offered(self, peer: str, offer: StateOffer, payload: Frame, now: float) -> None:
         candidate = self._candidates.peers.get(peer)

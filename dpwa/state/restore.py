@@ -166,7 +166,7 @@ class StateRestore:
     def _warn(self, target: Target, result: JoinResult, *, had_donors: bool = False) -> None:
         own = self._node, target.part
         text = (
-            "%s: starts with its own %s, because %s has a different one (first difference: %s) "
+            "%s: starts with its own %s, because the state of %s differs (first difference: %s) "
             "[DPWA-W062]"
         )
         for peer, difference in result.differences.items():
@@ -190,7 +190,7 @@ class StateRestore:
                 yield saved
                 continue
             text = (
-                "%s: checkpoint %s has a different %s, so it is kept and not loaded "
+                "%s: checkpoint %s has a different %s, so the checkpoint is kept, but not loaded "
                 "(first difference: %s) [DPWA-W032]"
             )
             log.warning(text, self._node, saved.path(target.part), target.part, difference)
@@ -275,8 +275,8 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, because its ranks have no state from the same "
-                "moment [DPWA-W026]",
+                "%s: starts with its own %s, because the ranks of this node found no state "
+                "from the same time [DPWA-W026]",
                 self._node,
                 target.part,
             )
@@ -302,7 +302,7 @@ class TogetherRestore:
         held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
-                "%s: starts with its own %s, because some ranks did not get it from the peer"
+                "%s: starts with its own %s, because some ranks got no state from the peer"
                 " [DPWA-W050]"
             )
             log.warning(text, self._node, target.part)

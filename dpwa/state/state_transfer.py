@@ -240,7 +240,9 @@ class States(Closeable):
             if problem != self._problem:
                 self._problem = problem
                 log.warning(
-                    "%s: its state cannot be copied: %s [DPWA-W033]", self._node.name, problem
+                    "%s: the state of this node cannot be copied: %s [DPWA-W033]",
+                    self._node.name,
+                    problem,
                 )
             return None
 

@@ -110,7 +110,7 @@ def test_a_joiner_with_another_base_is_told_once_and_starts_with_its_own(caplog)
             assert second.clock == 0
             assert are_equal(state_of(two), own)
     (text,) = [text for text in caplog.messages if "w2: starts with its own model" in text]
-    assert "w1 has a different one (first difference: the frozen parameters: here 4 " in text
+    assert "the state of w1 differs (first difference: the frozen parameters: here 4 " in text
     assert "Load the same frozen parameters, in the same dtype, on all nodes" in text
 
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_has_what_trains_and_goes_with_its_base_only(tmp_path, capl
     assert are_equal(split(again)[0], split(net)[0])
     with nodes(adapter_of(other, "w1", config)) as (node,):
         assert node.updates == 0
-    assert "so it is kept and not loaded (first difference: the frozen par" in caplog.text
+    assert "the checkpoint is kept, but not loaded (first difference: the frozen par" in caplog.text
     assert not are_equal(split(other)[0], split(net)[0])
     (record,) = map(json.loads, [path.read_text() for path in tmp_path.glob("*.json")])
     assert record["parts"]["model"]["kind"]["tensors"][0].startswith("frozen parameters: 4 ")

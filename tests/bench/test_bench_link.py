@@ -80,7 +80,7 @@ def test_a_node_that_trains_is_not_measured():
         connection.update_send(b"parameters")
         result = run_link(f"127.0.0.1:{config['nodes'][0]['port']}")
     assert result.exit_code == 2
-    assert "the node 'w1' of a training answers there" in result.stderr
+    assert "the node 'w1' of a training uses this port" in result.stderr
 
 
 @pytest.mark.slow

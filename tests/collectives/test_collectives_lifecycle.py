@@ -184,7 +184,7 @@ def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
         for outcome in outcomes.values():
             assert type(outcome) is CollectiveTimeoutError
             assert str(outcome).endswith(
-                "No node is lost: w1, w2 wait in all_reduce sum #2 [DPWA-E229]"
+                "No member is excluded. w1, w2 wait in all_reduce sum #2 [DPWA-E229]"
             )
 
 

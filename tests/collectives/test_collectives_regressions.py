@@ -229,7 +229,7 @@ def test_a_collective_within_one_of_the_same_tag_is_refused(at_point):
     def call_within(*_):
         signal.signal(signal.SIGALRM, hang)
         signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER_S)
-        with pytest.raises(UserError, match="already in a collective with this tag"):
+        with pytest.raises(UserError, match="already in a collective with the same tag"):
             nodes["w1"].barrier()
         signal.setitimer(signal.ITIMER_REAL, 0)
         refused.append(True)

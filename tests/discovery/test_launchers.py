@@ -51,7 +51,7 @@ def test_what_is_no_list_of_hosts(hosts):
 def test_numbers_of_tasks():
     assert tasks_of_hosts("2(x3),1") == [2, 2, 2, 1]
     assert tasks_of_hosts("4") == [4]
-    with pytest.raises(UserError, match="numbers of tasks"):
+    with pytest.raises(UserError, match="expected tasks per host"):
         tasks_of_hosts("two")
 
 
@@ -135,7 +135,7 @@ def test_machines_of_skypilot():
     ],
 )
 def test_a_name_that_the_others_could_not_know_is_refused(launcher, environ):
-    with pytest.raises(UserError, match="because the names of nodes are"):
+    with pytest.raises(UserError, match="because dpwa names the nodes"):
         launcher.cluster(environ, "mine")
 
 

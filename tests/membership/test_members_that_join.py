@@ -121,7 +121,7 @@ def test_a_wrong_address_is_explained_to_whoever_has_it(caplog):
         eventually(lambda: "cannot connect" in caplog.text, 30.0)
         (problem,) = {r.getMessage() for r in caplog.records if r.name == "dpwa.members"}
         assert f"a cannot connect to tcp://127.0.0.1:{port}, the endpoint in the request" in problem
-        assert "it only tries the address from which the request came" in problem
+        assert "only tries the address that sent the request" in problem
         assert nodes.nodes["a"].peers == ()
 
 

@@ -412,11 +412,11 @@ class TestEdges:
 
     def test_of_another_number_of_nodes_are_the_users_error(self):
         chosen = edges_topology(EdgeList.from_pairs("ab", [("a", "b")]))
-        with pytest.raises(UserError, match="name 2 nodes, but there are 3"):
+        with pytest.raises(UserError, match="has 2 nodes, but there are 3"):
             neighbours_of(chosen, chosen.options(path="-"), 0, 3, 0)
 
     def test_that_nobody_has_read_are_the_users_error(self):
-        with pytest.raises(UserError, match=r"edges in some\.txt are not read yet"):
+        with pytest.raises(UserError, match=r"the file of edges some\.txt is not loaded"):
             neighbours("file", 0, 3, path="some.txt")
 
 

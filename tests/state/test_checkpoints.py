@@ -401,7 +401,7 @@ def test_a_copy_that_fails_does_not_end_the_training(tmp_path, caplog, monkeypat
         monkeypatch.setattr("dpwa.adapters.optimizer_state.optimizer_part", fails)
         for _ in range(3):
             update(node)
-    told = [r for r in caplog.records if "its state cannot be copied" in r.getMessage()]
+    told = [r for r in caplog.records if "state of this node cannot be copied" in r.getMessage()]
     assert len(told) == 1
 
 

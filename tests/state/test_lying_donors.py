@@ -21,7 +21,7 @@ from dpwa.transport.link import LinkState
 @pytest.mark.parametrize(
     ("lie", "is_told"),
     [
-        ("optimizer", "exp_avg of parameter 0 is float32[7], expected float32[2, 4]"),
+        ("optimizer", "exp_avg in the state of parameter 0 is float32[7], expected float32[2, 4]"),
         ("model", "the state has parameters that are not finite"),
     ],
 )
