@@ -80,7 +80,7 @@ class Plan:
                 "nodes": nodes,
                 "merge": "interpolate",
                 "timeout_ms": timeout_ms,
-                "repeat": "merge",  # so that each round merges a snapshot, even a repeated one
+                "repeat": "merge",  # so that each round merges, even the same snapshot again
                 "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
                 "log_level": "error",  # because nodes warn when their peers start and end

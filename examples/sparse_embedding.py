@@ -56,7 +56,7 @@ mv.barrier()
 vectors = table.get()
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 sample = np.random.default_rng(2).choice(WORDS, 500, replace=False)
-nearest = (vectors[sample] @ vectors.T).argsort(axis=1)[:, -2]  # the last one is the word itself
+nearest = (vectors[sample] @ vectors.T).argsort(axis=1)[:, -2]  # the last is the word itself
 share = (nearest // PER_TOPIC == sample // PER_TOPIC).mean()
 print(f"worker {mv.worker_id()}: the nearest word is of the same topic in {share:.0%} of the cases")
 mv.shutdown()

@@ -1,4 +1,4 @@
-"""Count the rounds until all nodes know the leader, if each node pulls from one node a round."""
+"""Count the rounds until all nodes know the leader, if each node pulls from a peer per round."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def rounds_until_known(nodes: int, seed: str) -> int:
-    """Return the rounds until all nodes know the leader. In a round, each node pulls from one."""
+    """Return the rounds until all nodes know the leader. Each node pulls from a random peer."""
     rng = random.Random(seed)
     reports = [LossReports(f"n{i}", "", 1, LONG_S) for i in range(nodes)]
     losses = rng.sample(range(nodes), nodes)

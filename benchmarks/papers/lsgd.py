@@ -55,7 +55,7 @@ def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
     ways = {
         "lsgd": ("lsgd", {}, {"local_period": 8, "global_period": 32}),
         "elastic": ("elastic", {}, {"period": 4}),
-        "workers that never talk": ("gossip", ALONE, {}),
+        "workers without exchanges": ("gossip", ALONE, {}),
     }
     steps = {
         name: [
@@ -97,7 +97,7 @@ def network(seed: int, steps: int, runs: int) -> list[Claim]:
         "lsgd": ("lsgd", {"loss_window": 8}, {}),
         "elastic": ("elastic", {}, {"period": 4}),
         "gossip": ("gossip", {"delta": True}, {}),
-        "workers that never talk": ("gossip", ALONE, {}),
+        "workers without exchanges": ("gossip", ALONE, {}),
     }
     found = {name: trained(*way, seed, steps, runs) for name, way in ways.items()}
     means = {name: values.mean(axis=0) for name, values in found.items()}

@@ -70,8 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lives-s", type=float, default=0.0, help="mean life (0: kill half once)")
-    parser.add_argument("--most", type=int, default=0, help="limit of a view (0: that of nodes)")
+    parser.add_argument("--lives-s", type=float, default=0.0, help="mean life (0: half die once)")
+    parser.add_argument("--most", type=int, default=0, help="limit of a view (0: the default)")
     options = parser.parse_args()
     if options.most:
         limits.MAX_ROSTER_ENTRIES = options.most

@@ -69,7 +69,7 @@ class Watched:
         self._run = run
         self.merges: list[tuple[float, int, int]] = []  # second, merges and number of living nodes
         self.unaware: list[tuple[float, int]] = []  # second, pairs of a living node and a dead peer
-        self.unknown: list[tuple[float, int]] = []  # second, pairs in which one lacks the other
+        self.unknown: list[tuple[float, int]] = []  # second, missing peers in all views
         run.network.call_later(0.0, self._look)
 
     def _look(self) -> None:
