@@ -116,7 +116,9 @@ class Payload:
     def _parts(self, start: int, stop: int, nbytes: int) -> Iterator[tuple[_Leaf, int, int, int]]:
         """Yield each leaf in a byte range, with the bytes and their offset in the range."""
         if not 0 <= start <= stop <= self.nbytes or nbytes != stop - start:
-            raise ValueError(f"got {nbytes} bytes for bytes {start} to {stop} of {self.nbytes}")
+            raise ValueError(
+                f"expected the bytes {start} to {stop} of {self.nbytes} (got {nbytes} bytes)"
+            )
         index, at = bisect.bisect_right(self._ends, start), start
         while at < stop:
             begin, end = self.layout.offsets[index], min(stop, self._ends[index])
@@ -264,7 +266,7 @@ def _number_leaf(value: Any, name: str, dtype: str) -> _Leaf:
         array = np.array(value, dtype)
     except OverflowError:
         raise ParametersError(
-            f"{_place(name)} must fit int64, but has {value.bit_length()} bits [DPWA-E124]"
+            f"{_place(name)} must fit into int64 (got {value.bit_length()} bits) [DPWA-E124]"
         ) from None
     return _Replaced(value, TensorSpec(name, dtype, (), array.itemsize), array)
 
@@ -300,18 +302,18 @@ def _check_tensor(tensor: Any, name: str) -> None:
         )
     if tensor.is_quantized or tensor.is_meta:
         raise ParametersError(
-            f"{_place(name)} must have plain numbers, not be quantized or meta [DPWA-E124]"
+            f"{_place(name)} must be a plain tensor, not a quantized or meta tensor [DPWA-E124]"
         )
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise ParametersError(
-            f"{_place(name)} must have memory of its own, not be a {type(tensor).__name__}"
+            f"{_place(name)} must be a tensor with its own memory, not a {type(tensor).__name__}"
             " [DPWA-E124]"
         )
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     if not tensor.is_contiguous() and any(size > 1 and not stride for size, stride in strides):
         raise ParametersError(
-            f"{_place(name)} must have memory for each element, but is expanded. Use contiguous()"
-            " [DPWA-E124]"
+            f"{_place(name)} must not be an expanded tensor, whose elements share memory. Call "
+            "contiguous() first [DPWA-E124]"
         )
 
 

@@ -251,11 +251,13 @@ class _MappedSegment:
 
 def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
     if not _NAME.fullmatch(name):
-        raise NotMappedError("the name of its shared folder is invalid")
+        raise NotMappedError("the name of the peer's shared folder is invalid")
     try:
         folder = os.open(root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise NotMappedError(f"its shared folder cannot be opened: {error.strerror}") from None
+        raise NotMappedError(
+            f"the peer's shared folder cannot be opened ({error.strerror})"
+        ) from None
     try:
         return folder, _map_board(folder, nonce)
     except BaseException:
@@ -267,7 +269,7 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
     try:
         board = _mapped(BOARD, folder, PAGE_BYTES)
     except (OSError, ValueError) as error:
-        raise NotMappedError(f"the board in its shared folder cannot be mapped: {error}") from None
+        raise NotMappedError(f"the peer's shared memory cannot be mapped ({error})") from None
     if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
         raise NotMappedError("the shared folder with this name belongs to a different node")
     return board

@@ -32,10 +32,10 @@ _NARROW_ITEM_BYTES = {  # bytes of a value, for floats that are too narrow to co
     "float8_e5m2fnuz": 1,
 }
 _WITHOUT = {  # for each operation, the dtype kinds of numpy that do not have it, and a remedy
-    "sum": {"b": "use max or min"},
-    "mean": {"b": "use max or min", "i": "use sum", "u": "use sum"},
-    "max": {"c": "complex numbers have no order"},
-    "min": {"c": "complex numbers have no order"},
+    "sum": {"b": "Use max or min"},
+    "mean": {"b": "Use max or min", "i": "Use sum", "u": "Use sum"},
+    "max": {"c": "Complex numbers have no order"},
+    "min": {"c": "Complex numbers have no order"},
 }
 
 
@@ -51,7 +51,7 @@ def check_reducible(layout: Layout, op: str) -> None:
     for tensor in layout.tensors:
         reason = _why_not(tensor.dtype, op)
         if reason:
-            raise ParametersError(f"there is no {op} of {tensor}: {reason} [DPWA-E127]")
+            raise ParametersError(f"there is no {op} of {tensor}. {reason} [DPWA-E127]")
 
 
 def reduce_into(
@@ -72,7 +72,9 @@ def reduce_into(
     of which there must be one. The order changes the bits of NaN and of zero.
     """
     if any(other.nbytes != target.nbytes for other in others):
-        raise ValueError(f"{[other.nbytes for other in others]} bytes for {target.nbytes} bytes")
+        raise ValueError(
+            f"expected {target.nbytes} bytes (got {[other.nbytes for other in others]})"
+        )
     reduce = _reduce_narrow if dtype in _NARROW_ITEM_BYTES else _reduce_plain
     ufunc = _UFUNCS[op]
     with np.errstate(all="ignore"):
@@ -102,7 +104,7 @@ def _why_not(dtype: str, op: str) -> str | None:
     except TypeError:
         kind = "V"
     if kind not in tuple("biufc"):
-        return "no reduction supports this dtype"
+        return "No reduction supports this dtype"
     return _WITHOUT[op].get(kind)
 
 

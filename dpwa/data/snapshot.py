@@ -303,10 +303,10 @@ class SnapshotPool(Closeable):
         """Log that a snapshot is skipped. Raise `UserError` if it would have been the first."""
         text = f"there is too little memory for a snapshot of {nbytes} bytes"
         if self._newest is None:
-            raise UserError(f"{text}. A node needs two snapshots or more [DPWA-E312]") from None
+            raise UserError(f"{text}. A node needs memory for two snapshots [DPWA-E312]") from None
         if not self._was_short:
             self._was_short = True
-            log.warning("%s, so peers read the previous one [DPWA-W092]", text)
+            log.warning("%s, so peers read the previous snapshot [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
         """Move a slot to `_lost` if its readers keep their leases for too long."""

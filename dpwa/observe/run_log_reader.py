@@ -133,7 +133,9 @@ def _paths(folder: Path) -> list[Path]:
             f"{folder}: expected a folder with run logs, but it is a file [DPWA-E279]"
         ) from None
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
+        raise UserError(
+            f"{folder}: the folder cannot be read ({error.strerror}) [DPWA-E103]"
+        ) from None
 
 
 def _log_file(path: Path) -> ProcessLog | None:

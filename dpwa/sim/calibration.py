@@ -113,7 +113,7 @@ def observe(run: Run) -> ObservedRun:
     if len(logs) < MIN_NODES:
         found = ", ".join(run.nodes)
         raise UserError(
-            f"{run.folder}: expected the run logs of {MIN_NODES} nodes or more (got {found})"
+            f"{run.folder}: expected the run logs of {MIN_NODES} nodes or more (got only {found})"
             " [DPWA-E297]"
         )
     settings = _common_settings(run, logs)
@@ -207,7 +207,7 @@ def _remarks(logs: Sequence[NodeLog]) -> Iterator[str]:
         yield f"{listed} nodes are listed, but only {len(logs)} have logs here"
     again = [log.name for log in logs if len(log.processes) > 1]
     if again:
-        yield f"{', '.join(again)} restarted. Only the newest process of each counts"
+        yield f"{', '.join(again)} restarted. Only the newest process of each node counts"
     if sum(log.event_counts.get("diverged", 0) for log in logs):
         yield "some nodes have diverged"
 
@@ -452,15 +452,15 @@ class Calibration:
             yield f"links were not fitted by simulation, because there are over {MAX_NODES} nodes"
         else:
             steps, again = number(run.steps_per_s), number(found.steps_per_s)
-            yield f"steps per second: {steps}, {again} simulated"
+            yield f"steps per second: {steps} measured, {again} simulated"
             sent, again = size(run.sent_bytes_per_s), size(found.sent_bytes_per_s)
-            yield f"sent by a node in a second: {sent}, {again} simulated"
+            yield f"sent by a node in a second: {sent} measured, {again} simulated"
             waiting = share(run.waiting_share)
             yield f"waiting: {waiting} of the time, {share(found.waiting_share)} simulated"
         if self.fit.model_mb is None:
             yield "the size of the model is unknown, because nothing was merged"
         if self.fit.mbps is None:
-            yield "links have their defaults. They are only measured with `transport: tcp`"
+            yield "links have default values, because only `transport: tcp` measures links"
         yield from run.remarks
 
 
@@ -475,7 +475,7 @@ def calibrate(run: Run) -> Calibration:
 
 HEAD = """\
 # A scenario for `dpwa sim`, fitted to a real run by `dpwa sim calibrate {folder}`.
-# docs/simulator.md explains it.
+# docs/simulator.md explains scenarios.
 """
 TASK = """
 # The simulation does not train your model, but a task of the simulator: consensus, quadratic or

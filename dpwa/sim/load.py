@@ -200,7 +200,7 @@ def impossible(scenario: Scenario) -> Iterator[Clash]:
 def _end(scenario: Scenario) -> Iterator[Clash]:
     if scenario.rounds is None and scenario.seconds is None:
         expected = "expected `rounds` or `seconds`, because the run never ends without them"
-        target = " (it may never reach its target)" if _targets(scenario) else ""
+        target = " (the run may never reach its target)" if _targets(scenario) else ""
         yield (), f"{expected}{target}"
     elif scenario.rounds is None and _takes_no_time(scenario.compute):
         expected = "expected a number above 0, or `rounds`, because a run whose steps take no"
@@ -214,7 +214,7 @@ def _takes_no_time(compute: ComputeSpec) -> bool:
 def _engine(scenario: Scenario) -> Iterator[Clash]:
     is_asynchronous = scenario.schedule == "asynchronous"
     if scenario.detail == "arrays" and is_asynchronous:
-        expected = "expected lockstep with detail: arrays, which take all rounds together"
+        expected = "expected lockstep, because with detail: arrays all nodes do each round together"
         yield ("schedule",), f"{expected} (got asynchronous)"
     elif (scenario.detail == "nodes" or is_asynchronous) and scenario.nodes > MAX_WHOLE_NODES:
         expected = f"expected at most {MAX_WHOLE_NODES} whole nodes, because more take hours"
@@ -229,7 +229,7 @@ def _targets(scenario: Scenario) -> list[str]:
 def _target(scenario: Scenario) -> Iterator[Clash]:
     target, task = scenario.target, scenario.task
     if target.accuracy is not None and task != "digits":
-        reason = f"because task: {task} has no accuracy, only digits has"
+        reason = f"because only task: digits has an accuracy, and task: {task} has none"
         yield ("target", "accuracy"), f"expected nothing, {reason} (got {target.accuracy:g})"
     if target.loss is not None and task == "consensus":
         reason = "because nothing is trained with task: consensus"
@@ -265,7 +265,7 @@ def _compute(compute: ComputeSpec, nodes: int) -> Iterator[Clash]:
             expected = f"expected at most {nodes}, the number of all nodes"
             yield (*path, "nodes"), f"{expected} (got {stragglers.nodes})"
         elif stragglers.nodes is None and not stragglers.share:
-            yield path, "expected the number of slow nodes, by nodes or share (got neither)"
+            yield path, "expected `nodes` or `share` of the slow nodes (got neither)"
 
 
 def _churn(churn: ChurnSpec, nodes: int) -> Iterator[Clash]:

@@ -56,7 +56,7 @@ class NetworkSpec(StrictModel):
     )
     loss: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.0,
-        description="share of packets that are lost and sent again, after a round trip",
+        description="share of packets that are lost. A round trip later, they are sent again",
     )
     upload_mbps: Positive = Field(
         default=1000.0, description="upload rate of a node, in megabits per second"
@@ -65,7 +65,8 @@ class NetworkSpec(StrictModel):
         default=1000.0, description="download rate of a node, in megabits per second"
     )
     sites: tuple[SiteSpec, ...] = Field(
-        default=(), description="data centres or regions of the nodes. By default, there is one"
+        default=(),
+        description="data centres or regions of the nodes. By default, there is one site",
     )
     between_sites_latency_ms: NotNegative = Field(
         default=40.0,
@@ -79,10 +80,10 @@ class NetworkSpec(StrictModel):
     unreachable: Fraction = Field(
         default=0.0,
         description="share of the nodes that accept no connections, such as nodes behind NAT. "
-        "They can connect to other nodes",
+        "These nodes can connect to other nodes",
     )
     partitions: tuple[Partition, ...] = Field(
-        default=(), description="times in which nodes are cut off"
+        default=(), description="periods in which some nodes are cut off"
     )
 
 
@@ -159,7 +160,7 @@ class ChurnSpec(StrictModel):
         description="mean time until a killed or lost node restarts, in seconds. null = never",
     )
     lost: tuple[LossOfNodes, ...] = Field(
-        default=(), description="groups of nodes that are killed at once"
+        default=(), description="groups of nodes that are killed at the same time"
     )
     trace: str = Field(
         default="",
@@ -173,8 +174,8 @@ class TargetSpec(StrictModel):
 
     variance_ratio: Positive | None = Field(
         default=None,
-        description="variance between nodes, relative to the variance at the start. In tasks in "
-        "which all nodes start equal (quadratic, digits), the variance itself",
+        description="variance between nodes, relative to the variance at the start. In the tasks "
+        "quadratic and digits, all nodes start equal, and this is the variance itself",
     )
     loss: float | None = Field(
         default=None, allow_inf_nan=False, description="mean loss of the living nodes"
@@ -204,14 +205,14 @@ class Scenario(StrictModel):
     )
     detail: Annotated[Literal["auto", "arrays", "nodes"], BeforeValidator(_check_detail)] = Field(
         default="auto",
-        description="nodes simulates every message of at most 2000 whole nodes. arrays simulates "
-        "plain gossip in lockstep, for thousands of nodes. auto uses arrays if they are exact, "
-        "and nodes otherwise",
+        description="With nodes, at most 2000 complete nodes exchange simulated messages. With "
+        "arrays, arrays simulate plain gossip in lockstep, for thousands of nodes. auto uses "
+        "arrays if the result is exact, and nodes otherwise",
     )
     membership: Literal["listed", "open"] = Field(
         default="listed",
-        description="With listed, each node has the list of all nodes. With open, each node has "
-        "one address to join",
+        description="With listed, each node starts with the list of all nodes. With open, each "
+        "node starts with the address of one node, and joins",
     )
     model_mb: Positive | None = Field(
         default=None,
@@ -223,7 +224,9 @@ class Scenario(StrictModel):
         default=CostSpec(), description="the times of publishing, merging and other work"
     )
     churn: ChurnSpec = Field(default=ChurnSpec(), description="nodes that start, end and return")
-    target: TargetSpec = Field(default=TargetSpec(), description="the target of the run")
+    target: TargetSpec = Field(
+        default=TargetSpec(), description="results at which the simulation ends"
+    )
 
 
 @dataclass(frozen=True)

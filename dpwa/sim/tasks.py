@@ -103,7 +103,7 @@ class QuadraticOptions(StrictModel):
     flattest: Positive = Field(
         default=0.1,
         description="curvature of the flattest direction. The curvatures of the other directions "
-        "are a geometric series between both",
+        "lie between these two in a geometric series",
     )
     noise: NotNegative = Field(
         default=0.1, description="standard deviation of each number of a gradient"
@@ -278,8 +278,8 @@ class Digits:
         counts = np.array([len(shard) for shard in shards], dtype=np.int64)
         if not counts.all():
             raise UserError(
-                f"digits.private: expected fewer nodes, so that each has an example of "
-                f"{examples} (got {nodes}) [DPWA-E295]"
+                f"digits.private: expected fewer nodes, so that each node gets an "
+                f"example of the {examples} examples (got {nodes}) [DPWA-E295]"
             )
         return np.cumsum(counts) - counts, counts, np.concatenate(shards)
 

@@ -53,7 +53,7 @@ class CurveAuthorizer(Authorizer):
         if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:
             self._strangers.add(public)
             log.warning(
-                "%s: refused %s, whose key is not allowed: %s (fingerprint %s) [DPWA-W025]",
+                "%s: refused %s, because the key %s is not allowed (fingerprint %s) [DPWA-W025]",
                 self._name,
                 address or "a process of this machine",
                 public,

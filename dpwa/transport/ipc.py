@@ -59,7 +59,7 @@ def _obstacle(path: str) -> str:
     except FileNotFoundError:
         return ""
     if not stat.S_ISSOCK(mode):
-        return "there is a file that is no socket"
+        return "there is a file that is not a socket"
     # A process that does not use the lock may listen.
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)

@@ -116,8 +116,8 @@ class Keyring:
 def _require_new(name: str, public: str, keys: Mapping[str, str], names: Mapping[str, str]) -> None:
     if keys.get(name, public) != public:
         raise UserError(
-            f"{name} has one key under `allow` and another key in the folder. The key in the "
-            "folder is not used [DPWA-E097]"
+            f"{name} has one key under `allow` and a different key in the folder of the keys. "
+            "Only the key under `allow` is used [DPWA-E097]"
         )
     if names.get(public, name) != name:
         raise UserError(

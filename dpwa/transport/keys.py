@@ -84,8 +84,9 @@ class KeyPair:
 def require_curve() -> None:
     if not zmq.has("curve"):
         raise UserError(
-            f"`security: curve` needs libzmq with CURVE, but libzmq {zmq.zmq_version()} has none. "
-            "Run pip install --force-reinstall pyzmq, because its wheels have CURVE [DPWA-E100]"
+            f"`security: curve` needs libzmq with CURVE, but libzmq {zmq.zmq_version()} has no "
+            "CURVE. Run pip install --force-reinstall pyzmq, because its wheels have CURVE "
+            "[DPWA-E100]"
         )
 
 
@@ -119,7 +120,7 @@ class KeyFolder:
         self.require_closed()
         if not path.exists():
             make = f"dpwa keys new {name} --keys {shlex.quote(str(self.path))}"
-            raise UserError(f"{path}: no secret key of {name}. Make one with `{make}` [DPWA-E102]")
+            raise UserError(f"{path}: no secret key of {name}. Make it with `{make}` [DPWA-E102]")
         secret = _read(path, _SECRET, _OF_OTHERS, "other users can read this key. Run chmod 600")
         public = zmq.curve_public(secret.reveal())
         return KeyPair(public.decode(), secret)
@@ -160,7 +161,9 @@ class KeyFolder:
         try:
             path.unlink()
         except OSError as error:
-            raise UserError(f"{path}: cannot be removed ({error.strerror}) [DPWA-E104]") from None
+            raise UserError(
+                f"{path}: the key cannot be removed ({error.strerror}) [DPWA-E104]"
+            ) from None
 
     def _make_folders(self) -> None:
         try:
@@ -189,7 +192,9 @@ def _names(folder: Path, suffix: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
+        raise UserError(
+            f"{folder}: the folder cannot be read ({error.strerror}) [DPWA-E103]"
+        ) from None
     names = [name.removesuffix(suffix) for name in files if name.endswith(suffix)]
     return sorted(name for name in names if is_label(name))
 
@@ -202,7 +207,7 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}) [DPWA-E103]") from None
+        raise UserError(f"{path}: the key cannot be read ({error.strerror}) [DPWA-E103]") from None
     match found:
         case [(kind, SecretKey() as key)] if kind == word:
             return key
@@ -238,7 +243,7 @@ def _require_own(path: Path) -> None:
         if status.st_uid not in (0, os.geteuid()):
             raise UserError(
                 f"{step}: mode {stat.S_IMODE(status.st_mode):04o}, belongs to the user "
-                f"{status.st_uid}, so that user can replace keys. The owner must be the user "
+                f"{status.st_uid}, and this user can replace keys. The owner must be the user "
                 f"{os.geteuid()} or root [DPWA-E101]"
             )
         if stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
@@ -286,8 +291,10 @@ def _write_new(path: Path, content: SecretKey, mode: int) -> None:
         raise _exists(path) from None
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written ({error.strerror}) [DPWA-E024]") from None
+        raise UserError(
+            f"{path}: the file cannot be written ({error.strerror}) [DPWA-E024]"
+        ) from None
 
 
 def _exists(path: Path) -> UserError:
-    return UserError(f"{path}: exists already, and keys are never overwritten [DPWA-E227]")
+    return UserError(f"{path}: the file already exists, and dpwa overwrites no keys [DPWA-E227]")

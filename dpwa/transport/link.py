@@ -61,15 +61,17 @@ _GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUT
 
 LOST = "the connection was lost"
 _NO_DESCRIPTORS = "this process has no file descriptors left (see `ulimit -n`)"
-_SECURITY_DIFFERS = "it has `security: none` and this node has `curve`, or the reverse"
-_NOT_LET_IN = "it refuses this node, because it has no key of this node, or has revoked the key"
-_NO_NODE = "a program that is no node answers there"
-_HANGS = "it hangs, is no node, or has no file descriptors left"
+_SECURITY_DIFFERS = "one of the two nodes has `security: none`, and the other node has `curve`"
+_NOT_LET_IN = "the peer has no key of this node, or has revoked the key, and refuses this node"
+_NO_NODE = "a program that is not a dpwa node answers there"
+_HANGS = "The program there hangs, is not a dpwa node, or has no file descriptors left"
 _BROKE_OFF_PLAIN = (
-    "it broke off the handshake: it may have `security: curve`, or no file descriptors left"
+    "the peer broke off the handshake. Perhaps the peer has `security: curve`, or no file "
+    "descriptors left"
 )
 _BROKE_OFF_CURVE = (
-    "it broke off the handshake: its key is not the key known here, or it has no `security: curve`"
+    "the peer broke off the handshake. Perhaps its key is not the key known here, or the peer has "
+    "no `security: curve`"
 )
 
 
@@ -196,7 +198,7 @@ class PeerLink:
                 return _SECURITY_DIFFERS if is_mismatch else _NO_NODE
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL if value == errno.EAGAIN:
                 seconds = HANDSHAKE_TIMEOUT_MS // 1000
-                return f"no answer to the handshake within {seconds} s: {_HANGS}"
+                return f"no answer to the handshake within {seconds} s. {_HANGS}"
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 return _BROKE_OFF_PLAIN if self._keys is None else _BROKE_OFF_CURVE
             case zmq.Event.CLOSED:

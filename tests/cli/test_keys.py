@@ -74,7 +74,7 @@ def test_new_overwrites_nothing_and_then_makes_nothing(keys):
     before = (keys / "w1.key").read_bytes()
     result = dpwa_keys(keys, "new", "w2", "w1")
     assert result.exit_code == 2
-    said = f"{keys}/w1.key: exists already, and keys are never overwritten"
+    said = f"{keys}/w1.key: the file already exists, and dpwa overwrites no keys"
     assert result.stderr == f"dpwa: {said} [DPWA-E227]\n"
     assert (keys / "w1.key").read_bytes() == before
     assert KeyFolder(keys).owners() == ["w1"]
@@ -110,7 +110,7 @@ def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
         ("w3", "-z", "or a public key of 40 characters (got -z)"),  # one may begin so
         ("w3", folder.secret_file("w1"), "got a secret key, which must not be given to others"),
         ("w3", folder.public_key("w1"), "expected a different key for w3 (node w1 has this key)"),
-        ("w2", KeyPair.new().public, "never overwritten"),
+        ("w2", KeyPair.new().public, "overwrites no keys"),
     ):
         result = dpwa_keys(keys, "add", name, given)
         assert result.exit_code == 2

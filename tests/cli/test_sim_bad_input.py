@@ -34,7 +34,7 @@ def refused(*arguments):
         ("nodes: 0\nrounds: 5\n", ":1:8: nodes: expected a whole number from 1 to 100000 (got 0)"),
         ("nodes: 1e9\nrounds: 5\n", ":1:8: nodes: expected a whole number from 1 to 100000 (got"),
         ("nodes: 4\n", ":1:1: expected `rounds` or `seconds`, because the run never ends without"),
-        ("nodes: 4\ntarget: {variance_ratio: 0.1}\n", "(it may never reach its target)"),
+        ("nodes: 4\ntarget: {variance_ratio: 0.1}\n", "(the run may never reach its target)"),
         ("nodes: 4\nseconds: 5\ncompute: {step_ms: 0}\n",
          ":3:20: compute.step_ms: expected a number above 0, or `rounds`"),
         (SCENARIO + "target: {variance_ratio: 0}\n", ":4:26: target.variance_ratio: expected"),

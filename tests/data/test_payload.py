@@ -334,9 +334,9 @@ def test_a_tensor_without_values_is_refused_with_its_place():
 def test_ranges_that_do_not_fit_change_nothing(start, stop, nbytes):
     array = np.arange(4.0)
     payload = Payload(array)
-    with pytest.raises(ValueError, match="bytes for"):
+    with pytest.raises(ValueError, match="expected the bytes"):
         payload.assign(start, stop, np.zeros(nbytes, np.uint8))
-    with pytest.raises(ValueError, match="bytes for"):
+    with pytest.raises(ValueError, match="expected the bytes"):
         payload.copy_into(start, stop, np.zeros(nbytes, np.uint8))
     assert array.tolist() == [0, 1, 2, 3]
 

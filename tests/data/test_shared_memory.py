@@ -184,7 +184,7 @@ def test_what_is_pinned_outlives_both_ends(shared, tmp_path):
     "name", ["", "x", "../{}", "{}/../{}", "{}x", "{} ", "/{}", "dpwa-" + "g" * 32, "{}.new"]
 )
 def test_a_name_that_no_folder_has_is_not_mapped(shared, tmp_path, name):
-    with pytest.raises(NotMappedError, match="name of its shared folder is invalid"):
+    with pytest.raises(NotMappedError, match="name of the peer's shared folder is invalid"):
         PeerMemory(name.replace("{}", shared.name), shared.nonce, tmp_path)
 
 

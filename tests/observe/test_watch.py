@@ -261,7 +261,7 @@ def http_server():
 def test_a_seed_that_answers_http_is_no_node():
     with http_server() as port, Watch([seed_of(f"tcp://127.0.0.1:{port}")]) as watch:
         node = eventually(lambda: [n for n in watch.view().nodes if n.problem])[0]
-        assert "a program that is no node" in node.problem or "broke off" in node.problem
+        assert "a program that is not a dpwa node" in node.problem or "broke off" in node.problem
         assert watch.view().through == ""
 
 

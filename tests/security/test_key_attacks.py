@@ -59,7 +59,7 @@ def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
         eventually(lambda: entries(pid, "fd") <= files + LEFT_OPEN)
         assert report["refused"]["forged"] == report["refused"]["malformed"] == 0
         assert resident_mb(pid) - before_mb < GROWTH_MB
-    named = [record for record in caplog.records if "whose key is not allowed" in record.message]
+    named = [record for record in caplog.records if "is not allowed (fingerprint" in record.message]
     assert len(named) <= 64
 
 

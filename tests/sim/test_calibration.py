@@ -162,7 +162,7 @@ def copy(logs, tmp_path):
 def test_one_node_is_no_run(copy):
     for path in sorted(copy.glob("*.jsonl"))[1:]:
         path.unlink()
-    assert "expected the run logs of 2 nodes or more (got n0)" in told(copy)
+    assert "expected the run logs of 2 nodes or more (got only n0)" in told(copy)
 
 
 def test_logs_of_before_there_were_settings_are_told(tmp_path):
@@ -222,7 +222,7 @@ def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
         rewrite(path, lambda line: line | (nothing if line["type"] == "sample" else {}))
     found = calibrate(read_run(copy))
     assert "network" not in found.scenario
-    assert any("links have their defaults" in remark for remark in found.remarks())
+    assert any("links have default values" in remark for remark in found.remarks())
 
 
 def test_a_started_again_node_and_missing_ones_are_remarks(copy):

@@ -457,7 +457,7 @@ def test_keys_of_the_configuration_count_too(tmp_path, caplog):
     assert keyring.for_link("w3").theirs == told["w3"]
     assert keyring.for_link("w2").theirs == told["w2"]
     assert keyring.name_of(folder.public_key("w2")) is None
-    assert "w2 has one key under `allow` and another key" in caplog.text
+    assert "w2 has one key under `allow` and a different key" in caplog.text
 
 
 # Files
@@ -506,12 +506,12 @@ def test_files_are_made_so_that_they_are_accepted_whatever_the_umask(tmp_path):
 def test_keys_are_never_overwritten(tmp_path):
     folder = key_folder(tmp_path / "keys", "w1")
     before = folder.secret_file("w1").read_bytes()
-    with pytest.raises(UserError, match="never overwritten"):
+    with pytest.raises(UserError, match="overwrites no keys"):
         folder.create("w1")
     folder.secret_file("w1").rename(folder.secret_file("w2"))
-    with pytest.raises(UserError, match="never overwritten"):
+    with pytest.raises(UserError, match="overwrites no keys"):
         folder.create("w1")  # its public key is there still
-    with pytest.raises(UserError, match="never overwritten"):
+    with pytest.raises(UserError, match="overwrites no keys"):
         folder.allow_key("w1", KeyPair.new().public)
     assert folder.secret_file("w2").read_bytes() == before
     assert not folder.secret_file("w1").exists()

@@ -116,7 +116,7 @@ def test_one_that_knows_nothing_of_locks_keeps_its_path(path, endpoint):
 
 def test_a_file_of_the_users_is_never_removed(path, endpoint):
     path.write_text("precious")
-    require_refused(endpoint, "there is a file that is no socket")
+    require_refused(endpoint, "there is a file that is not a socket")
     assert path.read_text() == "precious"
 
 
