@@ -93,16 +93,16 @@ class AllReduceEA:
 
     @property
     def alpha(self) -> float:
-        """The strength alpha of an exchange.
+        """The share of the gap to the center by which an exchange moves a node's parameters.
 
         The default depends on the number of nodes at the last synchronization.
         """
         return self._alpha_of(self._steps.nodes)
 
     def average_parameters(self, params: Any) -> None:
-        """Count a training step. After every `tau` steps, average elastically with all nodes.
+        """At every `tau`-th call, move the nodes' parameters and the center toward each other.
 
-        Call this method after each step.
+        Call this method after each training step.
 
         Raises:
             ParametersError: parameters are not floating-point numbers, or have other shapes or
@@ -190,7 +190,7 @@ class AllReduceEA:
             )
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
-        """Average elastically with all nodes once. Return whether a node still has steps left."""
+        """Do one exchange with all nodes, and return whether any node still has steps left."""
         center.check(flat.layout)
         alpha, xs = self.alpha, flat.copy_values()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]

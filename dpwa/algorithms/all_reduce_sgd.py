@@ -62,7 +62,7 @@ class AllReduceSGD:
         return contributors
 
     def synchronize_parameters(self, params: Any) -> None:
-        """Wait until no node has a step left. Then make the parameters bit-identical.
+        """Wait until all nodes have ended their epochs, then make their parameters bit-identical.
 
         All nodes get the parameters of the node that has taken the most steps since the last call.
         Among equals, it is the node with the lowest rank, and without any step, the first node.

@@ -122,7 +122,7 @@ class View(Protocol):
 
     @property
     def keeps_local_step(self) -> bool:
-        """Whether the configuration sets `merge: delta`, so that merges keep the local step."""
+        """Whether a merge keeps the step that the node took during the fetch (`merge: delta`)."""
         ...
 
     @property
@@ -166,7 +166,7 @@ class Received(Protocol):
 
     @property
     def ahead(self) -> float:
-        """The number of updates by which the snapshot is newer than `published`, from 0 to 1."""
+        """The share of an update, from 0 to 1, by which the snapshot is newer than `published`."""
         ...
 
     @property
@@ -244,7 +244,7 @@ class Algorithm:
         self.options: Any = self.options_model() if options is None else options
 
     def publishes(self, view: View) -> Values | None:
-        """Return the values to publish now, or `None` so that peers read the last values again."""
+        """Return the values to publish now, or `None` to leave the last values published."""
         return view.model
 
     def asks(self, view: View) -> Ask | None:
@@ -252,7 +252,7 @@ class Algorithm:
         return Ask() if view.rng.random() < view.fetch_probability else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Merge a snapshot, and return the factor for merging the peer's clock.
+        """Merge a snapshot. Return the factor f of the new clock, f*peer_clock + (1-f)*clock.
 
         With `merge: delta`, the local step is kept, except the share by which the peer is ahead.
         Otherwise nodes that read each other's snapshots half an update later would move
@@ -262,7 +262,7 @@ class Algorithm:
         return received.merge(received.factor, delta=kept)
 
     def after_step(self, view: View) -> None:
-        """Run after every step of the optimizer, before the merge. The default does nothing."""
+        """Do the algorithm's work after an optimizer step, before the merge. Default: nothing."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

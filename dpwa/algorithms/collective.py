@@ -1,4 +1,4 @@
-"""Synchronous training steps of all nodes that survive, by collectives.
+"""Synchronous training steps, which the surviving nodes continue when nodes die.
 
 With `UnevenSteps`, nodes take steps together, although some nodes take more steps than others.
 They continue when some of them die. A collective ends in the same way on all survivors, either
@@ -78,7 +78,7 @@ class Collective(Protocol):
         ...
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Serve the collectives of other nodes, without values, until all nodes call `join`."""
+        """Take part in other nodes' collectives without a value until all nodes call `join`."""
         ...
 
 
@@ -88,7 +88,7 @@ LEFT_BEHIND = -1
 
 
 class UnevenSteps:
-    """The synchronous steps of one node. Each node may take a different number of steps.
+    """One node's synchronous steps, if nodes take different numbers of steps.
 
     Nodes that have synchronized equally often are of one generation. Numbers of steps are compared
     only within a generation. `taken` counts the steps since the last synchronization. `nodes` is
@@ -165,7 +165,7 @@ class UnevenSteps:
                     )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
-        """Call a collective. If peers are lost, repeat the call up to `most` times without them."""
+        """Call a collective, and repeat the call up to `most` times if peers are lost."""
         left = most
         while True:
             try:

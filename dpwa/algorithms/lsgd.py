@@ -64,7 +64,7 @@ class LSGDOptions(StrictModel):
         return period
 
     def periods(self, nodes: int) -> tuple[int, int]:
-        """Return the lengths of the local and the global period for a number of nodes.
+        """Return the lengths of a local and a global period, in updates of all `nodes` nodes.
 
         Periods that are not set are 4k and 16k with k = ceil(N/4). So, for any N, each node jumps
         about as often per update of its own as one of four nodes does. If only one period is set,
@@ -116,7 +116,7 @@ class LSGD(Algorithm):
         return view.model
 
     def asks(self, view: View) -> Ask | None:
-        """Ask the leader of each period that has passed. The leader of the group comes first."""
+        """Ask the group's leader after a local period, the global leader after a global one."""
         self._asked = {}
         for is_global in self._passed(view):
             leader = view.leader(of_all=is_global)
@@ -149,7 +149,7 @@ class LSGD(Algorithm):
             self._seen[is_global] = leader.clone()
 
     def _passed(self, view: View) -> list[bool]:
-        """Return for each period that has just passed whether it is the global period."""
+        """Return the kinds of the periods that have just ended: `False` is local, `True` global."""
         total, passed = view.total_updates(), []
         for is_global, period in self._periods(view):
             periods, done = int(total // period), self._done[is_global]
@@ -174,5 +174,5 @@ class LSGD(Algorithm):
 
 
 def _own_updates(view: View, period: int) -> float:
-    """Return the number of updates of one node in a period, if all nodes have equal speed."""
+    """Return one node's mean number of updates in a period of all nodes' updates, at least 1."""
     return max(1.0, period / (len(view.peers) + 1))

@@ -60,7 +60,7 @@ class NoLoCo(OuterSteps):
     options_model = NoLoCoOptions
 
     def outer(self, view: View, phi: Values) -> Values:
-        """Return the vector y, which this node publishes for its partner."""
+        """Return y = phi + beta/gamma * (x - phi), which this node publishes for its partner."""
         y = phi.clone()
         y.lerp_(view.model, self.options.beta / self.options.gamma)
         return y

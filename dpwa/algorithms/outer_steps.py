@@ -17,7 +17,7 @@ class OuterStepOptions(StrictModel):
 
 
 class OuterSteps(Algorithm):
-    """Publish and ask a peer after every `period` local steps. Repeat until a peer answers."""
+    """Publish and fetch values after every `period` local steps, again until a peer answers."""
 
     options_model = OuterStepOptions
     uses_rule = False

@@ -1,4 +1,4 @@
-"""Push-sum gossip: a weighted average whose weights (mass) nodes transfer but never create."""
+"""Push-sum gossip: a weighted average. Nodes send each other weights (mass), but create none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class PushSumOptions(StrictModel):
 
 @register_algorithm("push_sum")
 class PushSum(Algorithm):
-    """Fetch a snapshot with half of the peer's weight: x_r += w_s / (w_r + w_s) * (y_s - y_r).
+    """Fetch a peer's snapshot with half of the peer's weight, and average by the weights.
 
-    w_s is the fetched weight, and w_r is the weight of this node. Then w_r += w_s. The peer
-    subtracts w_s when it serves, and gets w_s back if the reply is lost. So the sum of all weights
-    is conserved, and so is the sum of all parameters times their weights. The mean is unbiased on
-    any strongly connected graph, unlike the mean of plain pulls.
+    A node with parameters x_r, snapshot y_r and weight w_r fetches a snapshot y_s with the weight
+    w_s. Then x_r += w_s / (w_r + w_s) * (y_s - y_r) and w_r += w_s. The peer subtracts w_s when it
+    serves, and gets w_s back if the reply is lost. So the sum of all weights is conserved, and so
+    is the sum of all parameters times their weights. The mean is unbiased on any strongly connected
+    graph, unlike the mean of plain pulls.
 
     Source: Kempe, Dobra, Gehrke, Gossip-Based Computation of Aggregate Information (2003); GoSGD
     (Blot et al., Gossip Training for Deep Learning, 2016).

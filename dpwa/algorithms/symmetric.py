@@ -7,12 +7,12 @@ from dpwa.algorithms.base import Algorithm, Ask, Received, Terms, View, register
 
 @register_algorithm("symmetric")
 class Symmetric(Algorithm):
-    """Average parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
+    """Move a node and a neighbour toward each other by half the difference of their snapshots.
 
-    y are the snapshots that both nodes have published. So both local steps are kept completely, and
-    the sum of all parameters is conserved up to rounding. A node takes part in one exchange at a
-    time. During an exchange, it refuses other requests at once, and their senders ask a different
-    peer.
+    With parameters x and published snapshots y, x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2,
+    or neither node changes. So both local steps are kept completely, and the sum of all parameters
+    is conserved up to rounding. A node takes part in one exchange at a time. During an exchange, it
+    refuses other requests at once, and their senders ask a different peer.
 
     Source: AD-PSGD (Lian et al., Asynchronous Decentralized Parallel SGD, 2018).
     """
@@ -26,5 +26,5 @@ class Symmetric(Algorithm):
         return None if ask is None else Ask(ask.peer, self.terms)
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Add half of the difference between the snapshots. The peer does the same."""
+        """Move by half the difference of both nodes' snapshots. The peer does the same."""
         return received.merge(0.5, delta=True)
