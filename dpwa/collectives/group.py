@@ -450,7 +450,7 @@ class Group:
         """Whether this node must leave its view for a different view, which takes precedence.
 
         This is checked again when no collective is under way, because a collective that ends in
-        this view raises its rank.
+        this view raises its precedence.
         """
         with self.lock:
             return not self.is_evicted and self.discovery.is_outranked(self._rank())
@@ -504,7 +504,7 @@ class Group:
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
-        """Return the rank of this view, which decides if this or a different view continues."""
+        """Return the precedence of this view, which decides if this or another view continues."""
         size = len(self.view.names)
         # Only a lone node counts its work, because the counts of several members would differ.
         ended = self.number + (self._work if size == 1 else 0)

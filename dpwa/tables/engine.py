@@ -167,7 +167,7 @@ class Engine:
             log.debug("ignored a message: %s", error)
         except Exception:
             log.exception(
-                "tables: an unforeseen error occurred, and the tables continue. Report this bug"
+                "tables: an unexpected error occurred, and the tables continue. Report this bug"
                 " [DPWA-W019]"
             )
 

@@ -66,7 +66,7 @@ class Tables(Closeable):
         node, collectives = connection.node, connection.collectives
         if connection in _USED:
             raise UserError(
-                f"node {node.name!r} has tables already. A node can make them only once [DPWA-E170]"
+                f"node {node.name!r} already has a Tables object. Use only one per node [DPWA-E170]"
             )
         _USED.add(connection)
         self._connection = connection  # keeps the connection alive as long as this object
@@ -194,7 +194,7 @@ class Tables(Closeable):
         try:
             self._user.flush(None, self._user.deadline())
         except DpwaError as error:
-            log.warning("additions may be lost: %s [DPWA-W036]", error.text)
+            log.warning("the last additions to the tables may be lost: %s [DPWA-W036]", error.text)
         finally:
             self._user.close()
             self._group.leave_group()

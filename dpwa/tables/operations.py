@@ -116,7 +116,7 @@ class User:
                 if not self.pending.present.is_ready:
                     self._engine.submit(self._engine.wait_no_longer)
                 raise TableTimeoutError(
-                    f"{what} took longer than the time limit: {self._state()} [DPWA-E183]"
+                    f"{what} took longer than the time limit. {self._state()} [DPWA-E183]"
                 )
 
     def present(self, deadline: Deadline) -> Present:
@@ -145,7 +145,7 @@ class User:
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
-                f"the other nodes have continued without {own}, which did not answer for too long: "
+                f"the other nodes have continued without {own}. {own} did not answer for too long: "
                 f"{lost.text} [DPWA-E188]"
             ) from None
 
@@ -156,8 +156,8 @@ class User:
         others = [name for name in unreachable if name != self._contacts.own.name]
         is_ready = self.pending.present.is_ready
         return (
-            f"members {', '.join(group.view.names)}, not connected: {', '.join(others) or 'none'}"
-            f"{'' if is_ready else ', not all members use tables yet'}{self._unacknowledged()}"
+            f"Members: {', '.join(group.view.names)}. Not connected: {', '.join(others) or 'none'}"
+            f"{'' if is_ready else '. Not all members use tables yet'}{self._unacknowledged()}"
         )
 
     def _unacknowledged(self) -> str:
@@ -169,7 +169,7 @@ class User:
         ]
         more = f" and {len(shards) - LISTED} others" if len(shards) > LISTED else ""
         listed = ", ".join(shards[:LISTED])
-        return f", not acknowledged: {listed}{more} (see their logs)" if shards else ""
+        return f". No acknowledgement of: {listed}{more} (see their logs)" if shards else ""
 
     # Creation of tables
 
@@ -348,7 +348,7 @@ class User:
             if not absent:
                 raise
             raise TableTimeoutError(
-                f"{error.text}, absent members: {', '.join(absent)} [DPWA-E189]"
+                f"{error.text}. Absent members: {', '.join(absent)} [DPWA-E189]"
             ) from None
         except BaseException:
             self._engine.submit(self._engine.barriers.give_up)

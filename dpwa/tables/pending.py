@@ -173,15 +173,15 @@ class PendingOperations:
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
         """Record that this process was suspended. Since then, it cannot reach the nodes `gone`."""
         self._note_left_out(
-            f"{own} was stopped for too long, and cannot reach {', '.join(gone)} any more. "
-            "These nodes may have continued without it [DPWA-E245]"
+            f"{own} was stopped for too long, and can no longer reach {', '.join(gone)}. "
+            f"These nodes may have continued without {own} [DPWA-E245]"
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
         """Record that the other nodes have passed `count` barriers without this node."""
         self._note_left_out(
-            f"{own} did not answer for too long, so the other nodes have continued without it. "
-            f"They have passed {count} barriers that it has not reached [DPWA-E246]"
+            f"{own} did not answer for too long, so the other nodes have continued without {own}. "
+            f"The other nodes have passed {count} barriers without {own} [DPWA-E246]"
         )
 
     def _note_left_out(self, reason: str) -> None:

@@ -125,7 +125,7 @@ class Replication:
         ids_bytes = 0 if message.rows is None else message.rows * ID_BYTES
         count, rest = divmod(len(data) - ids_bytes, spec.row_bytes)
         if count < 0 or rest:
-            raise ProtocolError(f"an addition to {message.rows} rows has {len(data)} bytes")
+            raise ProtocolError(f"{len(data)} bytes do not fit an addition to {message.rows} rows")
         view = memoryview(data)
         ids = None if message.rows is None else np.frombuffer(view[:ids_bytes], np.int64)
         delta = np.frombuffer(view[ids_bytes:], spec.dtype).reshape(spec.shape(count))
@@ -165,7 +165,7 @@ class Replication:
         try:
             last, _ = copy.state.applied.get(message.client, (0, 0))
             if copy.state.additions + (message.counter > last) != message.contained:
-                raise ProtocolError("this copy has missed an earlier addition")
+                raise ProtocolError("the copy on this node has missed an earlier addition")
             self._apply(copy, message, data)
         except Exception as error:  # noqa: BLE001  # this copy then differs from the primary's
             self._miss(key, error)
@@ -187,7 +187,7 @@ class Replication:
         if isinstance(error.__cause__ or error, MemoryError):
             reason = (
                 f"this node has too little memory for shard {key[1]} of table {key[0]}. Additions "
-                "to the shard wait until it has enough. A table with fewer `replicas` needs less "
+                "to the shard wait until memory is free. A table with fewer `replicas` needs less "
                 "memory"
             )
         if key not in self._warned:
@@ -246,7 +246,7 @@ class Replication:
         key = message.table, message.shard
         self._store.own_primary(key)
         if message.name not in self._store.holders(key):
-            raise ProtocolError("a node that is no replica has requested a state")
+            raise ProtocolError("a node without a replica has requested the state of a shard")
         if not message.is_whole:
             self._copying.setdefault(key, set()).add(message.name)
             self._send_state(key, message.name)

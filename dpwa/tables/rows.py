@@ -52,7 +52,7 @@ class ShardPlacement:
     def primary(self, shard: int) -> str:
         """Return the member that accepts additions to a shard. Raise LookupError if it has none."""
         if not self.holders[shard]:
-            raise LookupError(f"no copy of shard {shard} has survived")
+            raise LookupError(f"no copy of shard {shard} is left on any member")
         return self.holders[shard][0]
 
     def held_by(self, member: str) -> tuple[int, ...]:
@@ -255,5 +255,5 @@ def check_size(nbytes: int) -> None:
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
             f"{nbytes} bytes for one shard are more than the maximum of {limits.MAX_KEYS_BYTES} in "
-            "one call. Name fewer rows or keys, or all rows [DPWA-E181]"
+            "one call. Pass fewer rows or keys, or request all rows [DPWA-E181]"
         )

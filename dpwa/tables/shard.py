@@ -95,7 +95,9 @@ class Import:
         except ValueError:
             header = None
         if not isinstance(header, dict):
-            raise ProtocolError(f"the state starts with {name!r}, expected a header in JSON")
+            raise ProtocolError(
+                f"the state of a shard starts with {name!r}, expected a header in JSON"
+            )
         self._open = {
             stream: memory for stream, memory in self._begin(header).items() if memory.nbytes
         }
@@ -117,9 +119,11 @@ class Import:
     def _finish(self, piece: bytes | memoryview) -> None:
         if self._open is None or self._open:
             missing = ", ".join(self._open or (HEADER,))
-            raise ProtocolError(f"the state ended, but these parts are missing: {missing}")
+            raise ProtocolError(
+                f"the state of a shard ended, but these parts are missing: {missing}"
+            )
         if bytes(piece) != self._crc.to_bytes(_CRC_BYTES, "little"):
-            raise ProtocolError("the checksum of the state is wrong, so pieces have changed")
+            raise ProtocolError("the state of a shard has a wrong checksum, so pieces were changed")
         self._end()
 
 
@@ -260,7 +264,7 @@ class ReplicatedState(ABC):
 
     def _check_whole(self) -> None:
         if not self.is_whole:
-            raise ProtocolError("this copy of a shard waits for its state")
+            raise ProtocolError("this copy of a shard has no values, and waits for its state")
 
     def _check_delta(self, delta: np.ndarray, rows: int) -> None:
         """Raise `ProtocolError` if a delta does not fit this number of rows of the table."""
@@ -282,14 +286,16 @@ def _size(header: JsonObject, name: str) -> int:
 def check_ids(ids: np.ndarray) -> None:
     """Raise `ProtocolError` if an array is not in the format of sent row ids or keys."""
     if ids.ndim != 1 or ids.dtype != np.int64:
-        raise ProtocolError(f"ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,), int64")
+        raise ProtocolError(
+            f"got row ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,) and int64"
+        )
 
 
 def check_increasing(ids: np.ndarray) -> None:
     """Raise `ProtocolError` if the ids of an addition are not sorted and unique."""
     check_ids(ids)
     if not is_increasing(ids):
-        raise ProtocolError("the rows of an addition are not sorted and unique")
+        raise ProtocolError("the row ids of an addition must be sorted and unique")
 
 
 def state_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -45,8 +45,8 @@ class ShardState(ReplicatedState):
         values = np.zeros(shape, self.dtype) if memory is None else memory
         if values.shape != shape or values.dtype != self.dtype or not values.flags.carray:
             raise ValueError(
-                f"memory of shape {values.shape} and dtype {values.dtype}, expected writeable and "
-                f"contiguous memory of shape {shape} and dtype {self.dtype}"
+                f"got memory of shape {values.shape} and dtype {values.dtype}, expected writeable "
+                f"and contiguous memory of shape {shape} and dtype {self.dtype}"
             )
         self.values: np.ndarray = values
         self._state = updater.new_state(shape, self.dtype)
@@ -80,12 +80,14 @@ class ShardState(ReplicatedState):
 
     def _resize(self, rows: int) -> None:
         if rows != len(self.values):
-            raise ProtocolError(f"got a state of {rows} rows, expected {len(self.values)}")
+            raise ProtocolError(
+                f"the state of a shard has {rows} rows, expected {len(self.values)}"
+            )
 
     def _check_bounds(self, rows: np.ndarray) -> None:
         if rows.size and not (rows.min() >= 0 and rows.max() < len(self.values)):
             raise ProtocolError(
-                f"got rows {rows.min()} to {rows.max()} for a shard of {len(self.values)} rows"
+                f"got row ids {rows.min()} to {rows.max()} for a shard of {len(self.values)} rows"
             )
 
 

@@ -108,7 +108,8 @@ class ShardStore:
                 self._place(key, self.tables[key[0]], is_to_come=False)
             except MemoryError:
                 raise ProtocolError(
-                    f"{self._own} has too little memory for shard {key[1]} of table {key[0]}"
+                    f"{self._own} has too little memory for shard {key[1]} of table {key[0]}. "
+                    f"Free memory on {self._own}"
                 ) from None
         return self.copies[key]
 
@@ -116,7 +117,7 @@ class ShardStore:
         """Return this node's replica of a shard, or `None` if its allocation failed."""
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
-            raise ProtocolError(f"{primary} is not the primary of this copy of shard {key[1]}")
+            raise ProtocolError(f"this node has no copy of shard {key[1]} of primary {primary}")
         return self.copies.get(key)
 
     def most_bytes(self, message: Numbered) -> int:

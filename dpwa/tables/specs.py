@@ -66,12 +66,13 @@ def make_spec(**fields: object) -> TableSpec:
     form = spec.make_updater().form
     if form not in (None, (spec.columns, spec.dtype)):
         raise UserError(
-            f"table: the updater {spec.updater!r} needs {form[0]} columns of {form[1]} [DPWA-E241]"
+            f"table: the updater {spec.updater!r} needs {form[0]} columns of dtype "
+            f"{form[1]} [DPWA-E241]"
         )
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
-            f"table: JSON would change the arguments to {spec.pack().decode()}. Use finite numbers "
-            "[DPWA-E241]"
+            f"table: the arguments must be finite numbers. As JSON, they become "
+            f"{spec.pack().decode()} [DPWA-E241]"
         )
     return spec
 

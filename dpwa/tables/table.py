@@ -100,7 +100,7 @@ class Table:
             ids = b"all" if row_ids is None else row_ids.tobytes()
             if self._unended is not None and self._unended[0] != ids:
                 raise UserError(
-                    "the last `get` has timed out. Call `get` again with the same rows [DPWA-E179]"
+                    "the previous `get` timed out. Call `get` again with the same rows [DPWA-E179]"
                 )
             if not self._is_in_step:
                 user.flush(self._number, deadline)

@@ -129,7 +129,7 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
         return kind(kind.options_model.model_validate(dict(options or {})))
     except ValidationError:
         wrong = without_codes(mistakes(kind.options_model, dict(options or {}), name))
-        raise UserError(f"options of the updater {wrong} [DPWA-E180]") from None
+        raise UserError(f"invalid options of the updater {wrong} [DPWA-E180]") from None
 
 
 @register_updater("default")
@@ -151,7 +151,7 @@ class Sgd(Updater):
 
 class MomentumOptions(StrictModel):
     momentum: float = Field(
-        default=0.9, ge=0.0, lt=1.0, description="the share m of the old s in the new s"
+        default=0.9, ge=0.0, lt=1.0, description="factor m of the old s in the new s"
     )
 
 
@@ -172,7 +172,9 @@ class Momentum(Updater):
 
 
 class AdagradOptions(StrictModel):
-    learning_rate: float = Field(default=0.1, gt=0.0, allow_inf_nan=False, description="lr")
+    learning_rate: float = Field(
+        default=0.1, gt=0.0, allow_inf_nan=False, description="learning rate lr"
+    )
     epsilon: float = Field(default=1e-6, gt=0.0, allow_inf_nan=False, description="eps")
 
 
@@ -203,7 +205,7 @@ class LeaseOptions(StrictModel):
     dataset_size: int = Field(default=1, ge=1, description="number of items of the data set")
     range_size: int = Field(default=1, ge=1, description="number of items of a range")
     shuffle: bool = Field(default=True, description="whether each epoch has a different order")
-    seed: int = Field(default=0, ge=0, description="seed of the orders")
+    seed: int = Field(default=0, ge=0, description="random seed of the orders")
 
 
 @register_updater("lease")

@@ -53,7 +53,7 @@ class Fault:
             )
         if self.nth < 1:
             raise UserError(
-                f"nth is {self.nth}, but must be 1 or more. 1 is the first time [DPWA-E197]"
+                f"nth is {self.nth}, but must be 1 or more. 1 means the first time [DPWA-E197]"
             )
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ class FaultyProcess(Closeable):
         end = time.monotonic() + timeout_s
         while (code := self._code()) is None:
             if time.monotonic() > end:
-                raise TimeoutError(f"process {self.popen.pid} had no fault within {timeout_s} s")
+                raise TimeoutError(f"no fault in process {self.popen.pid} within {timeout_s} s")
             time.sleep(_LOOK_EVERY_S)
         if code >= 0:
             raise UserError(f"the program has ended with code {code} before any fault [DPWA-E204]")

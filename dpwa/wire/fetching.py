@@ -125,9 +125,9 @@ class FetchSession:
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes is too long")
         if expected is not None and header.nbytes != expected:
-            raise ProtocolError(f"the snapshot has {header.nbytes} bytes instead of {expected}")
+            raise ProtocolError(f"the snapshot has {header.nbytes} bytes, expected {expected}")
         if header.codec != self.codec:
-            raise ProtocolError(f"the codec is {printable(header.codec)!r}, not {self.codec!r}")
+            raise ProtocolError(f"got codec {printable(header.codec)!r}, expected {self.codec!r}")
         self.pieces = pieces_of(self.layout, header.nbytes, self.shard)
         if not self.pieces:
             raise ProtocolError("the snapshot is empty")
@@ -135,7 +135,7 @@ class FetchSession:
 
     def _arrived(self, chunk: Chunk, payload: Frame) -> Piece:
         if chunk.index != self._next or self._next >= len(self.pieces):
-            raise ProtocolError(f"got chunk {chunk.index} instead of {self._next}")
+            raise ProtocolError(f"got chunk {chunk.index}, expected chunk {self._next}")
         if checksum(payload) != chunk.checksum:
             raise ProtocolError(f"chunk {chunk.index} was corrupted during transmission")
         piece = self.pieces[self._next]
@@ -152,7 +152,7 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
         case OtherModel():
             return Ended(Outcome.OTHER_MODEL, other_model(layout, payload))
         case Refused():
-            return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
+            return Ended(Outcome.MISBEHAVED, f"the peer refuses: {printable(message.reason)}")
         case _:
             raise ProtocolError(f"{message.type!r} is not an answer to this request")
 
@@ -160,7 +160,9 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
 def other_model(layout: Layout, described: Any) -> str:
     """Describe the first tensor that differs between `layout` and the peer's packed layout."""
     count, descriptions = unpack_layout(described)
-    difference = layout.difference(descriptions, count) or "none of the tensors that it describes"
+    difference = (
+        layout.difference(descriptions, count) or "none of the tensors that the peer describes"
+    )
     return f"first difference: {difference}"
 
 

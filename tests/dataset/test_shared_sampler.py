@@ -331,6 +331,6 @@ def test_a_node_with_tables_passes_them():
     with (
         collective_nodes(1) as nodes,
         sampler_of(nodes["w1"]),
-        pytest.raises(UserError, match="has tables already"),
+        pytest.raises(UserError, match="already has a Tables object"),
     ):
         sampler_of(nodes["w1"])

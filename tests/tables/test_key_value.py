@@ -142,7 +142,7 @@ def test_many_keys_may_come_in_one_addition():
     ("rows", "delta", "message"),
     [
         (None, np.ones(1), "without keys"),
-        (keys(5, 5), np.ones(2), "not sorted"),
+        (keys(5, 5), np.ones(2), "must be sorted"),
         (keys(5), np.ones(2), r"expected \(1,\)"),
         (np.array([5.0]), np.ones(1), "dtype float64, expected"),
     ],

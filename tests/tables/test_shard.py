@@ -66,10 +66,10 @@ def test_other_dtypes_are_refused():
 
 
 MALFORMED = [
-    (ids(0, 0), ones(2), "not sorted"),
-    (ids(1, 0), ones(2), "not sorted"),
-    (ids(3, 4), ones(2), "rows 3 to 4 for a shard of 4"),
-    (ids(-1, 2), ones(2), "rows -1 to 2"),
+    (ids(0, 0), ones(2), "must be sorted"),
+    (ids(1, 0), ones(2), "must be sorted"),
+    (ids(3, 4), ones(2), "row ids 3 to 4 for a shard of 4"),
+    (ids(-1, 2), ones(2), "row ids -1 to 2"),
     (ids(0), ones(2), r"shape \(2,\) and dtype float32, expected \(1,\)"),
     (ids(0), ones(1, 1), r"shape \(1, 1\)"),
     (ids(0), np.ones(1), "dtype float64, expected"),
@@ -135,7 +135,7 @@ def test_first_values_replace_what_there_is_and_ask_no_updater(rows):
     assert state.apply("a", 2, rows, values, is_first=True)
     assert not state.apply("a", 2, rows, 9 * values, is_first=True)
     assert state.values.tolist() == [5 if rows is None else 1, 5]
-    with pytest.raises(ProtocolError, match="rows 2 to 2 for a shard of 2"):
+    with pytest.raises(ProtocolError, match="row ids 2 to 2 for a shard of 2"):
         state.apply("a", 3, ids(2), ones(1), is_first=True)
 
 

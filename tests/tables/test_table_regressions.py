@@ -184,7 +184,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
             with pytest.raises(ProtocolError, match="w2 has too little memory for shard 1"):
                 table.get([0])
             with pytest.raises(
-                TableTimeoutError, match=r"acknowledged: shard 0 of table 0 on w1, "
+                TableTimeoutError, match=r"acknowledgement of: shard 0 of table 0 on w1, "
             ):
                 table.add([1.0], [0], sync=True)  # of which it has a copy
             (told,) = [record.getMessage() for record in caplog.records]

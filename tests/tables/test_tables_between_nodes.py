@@ -367,7 +367,7 @@ def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
 
 
 def test_a_connection_has_tables_once():
-    with workers(1) as made, pytest.raises(UserError, match="has tables already"):
+    with workers(1) as made, pytest.raises(UserError, match="already has a Tables object"):
         Tables(made[0].connection)
 
 
@@ -432,7 +432,7 @@ def test_a_worker_that_makes_no_table_is_not_waited_for_forever():
 def test_who_does_not_come_to_a_barrier_is_not_waited_for_forever_and_stays():
     with workers(2) as made:
         tables = vectors(made, 4)
-        with pytest.raises(TableTimeoutError, match=r"a barrier took longer .* absent members: w2"):
+        with pytest.raises(TableTimeoutError, match=r"a barrier took longer .* Absent members: w2"):
             made[0].tables.barrier(timeout_s=0.3)
         tables[1].add(np.ones(4))
         assert made[0].tables.members == ("w1", "w2")

@@ -98,7 +98,7 @@ def test_the_fault_of_one_link_has_a_direction():
     log.network.set_link(Link())
     log.network.send("a", "b", "again")
     assert log.arrived() == [("a", "b", "again")]
-    with pytest.raises(ValueError, match="both nodes"):
+    with pytest.raises(ValueError, match="pass both"):
         log.network.set_link(Link(), "a")
 
 

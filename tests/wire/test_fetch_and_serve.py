@@ -180,7 +180,10 @@ def test_shared_memory_is_an_answer_only_to_those_who_can_map_it():
 
 def test_a_refusal_is_told_in_its_words():
     ended = session_of(layout_of(4)).receive(Refused(request=1, reason="unknown codec x\n"), b"")
-    assert (ended.outcome, ended.detail) == (Outcome.MISBEHAVED, "it refuses: unknown codec x?")
+    assert (ended.outcome, ended.detail) == (
+        Outcome.MISBEHAVED,
+        "the peer refuses: unknown codec x?",
+    )
 
 
 def test_another_model_is_refused_naming_the_first_difference():

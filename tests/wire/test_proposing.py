@@ -78,7 +78,7 @@ def test_an_agreement_to_another_transaction_is_no_answer():
     [
         (NotReady(request=7), Outcome.NOT_READY, ""),
         (Busy(request=7, transaction=TRANSACTION), Outcome.BUSY, ""),
-        (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "it refuses: no"),
+        (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "the peer refuses: no"),
     ],
 )
 def test_a_refusal_says_why(answer, outcome, words):
