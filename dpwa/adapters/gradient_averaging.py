@@ -1,4 +1,4 @@
-"""GradientAveraging averages each gradient over the nodes in sync once the gradient is computed."""
+"""GradientAveraging averages computed gradients over all nodes whose parameters are in sync."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class GradientAveraging(Closeable):
-    """Averages a module's gradients, bucket by bucket, over all nodes in sync.
+    """Averages a module's gradients, bucket by bucket, over all nodes whose parameters are in sync.
 
     All nodes have the same buckets, and average them in the same order. A node averages, in place
     and on the training thread, at the end of a backward pass. It averages all parameters that are
@@ -50,7 +50,7 @@ class GradientAveraging(Closeable):
     not, for example because you set a gradient, nodes average the gradients then. A step uses up
     the averages. The next step needs new gradients, or the same gradients averaged again.
 
-    Floating buffers are averaged with the last bucket, if the configuration gossips buffers.
+    Floating-point buffers are averaged with the last bucket, if the configuration gossips buffers.
 
     Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training
     (VLDB 2020), section 3.2.
@@ -121,7 +121,7 @@ class GradientAveraging(Closeable):
 
     @property
     def has_begun(self) -> bool:
-        """Whether this node has the training state of the other nodes."""
+        """Whether this node has begun averaging, with the training state of the other nodes."""
         return self._rounds.has_begun
 
     def update(self) -> None:
@@ -142,7 +142,7 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def stepped(self) -> None:
-        """After an optimizer step, discard the used averages, and admit new members or rejoin."""
+        """After an optimizer step, drop the averages, and admit new nodes, or rejoin the others."""
         self._begin_anew()
         self._averaged.clear()
         taken, self._taken = self._taken, 0
@@ -158,7 +158,7 @@ class GradientAveraging(Closeable):
             self._is_off = was_off
 
     def leave_rounds(self) -> None:
-        """Leave the rounds, so that no peer waits for this node until this node starts again."""
+        """Leave averaging rounds until the next `update`, so that no peer waits for this node."""
         self._end_those_ahead()
         self._rounds.leave_rounds()
 
@@ -269,7 +269,7 @@ class GradientAveraging(Closeable):
                     self._hooks[id(each)] = hook
 
     def _set_of(self, places: bytes) -> Buckets:
-        """Return the buckets of the parameters that have a nonzero flag in `places`."""
+        """Return buckets for the parameters whose flag in `places`, one byte each, is not 0."""
         known = self._sets.get(places)
         if known is None:
             if len(self._sets) >= MAX_SETS:
@@ -371,7 +371,7 @@ class GradientAveraging(Closeable):
         return called
 
     def _average_for(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average the gradients of an optimizer's parameters, unless they are averaged."""
+        """Average the gradients of an optimizer's parameters, unless they are averages already."""
         own, are_known = self._own(optimizer)
         if are_known and self._are_averaged(own):
             return
@@ -407,8 +407,8 @@ class GradientAveraging(Closeable):
             )
 
     def _own(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.nn.Parameter], bool]:
-        """Return the parameters in the module that the optimizer may change, and whether the module
-        has all parameters of the optimizer.
+        """Return the optimizer's parameters that belong to the module and can change, and whether
+        all parameters of the optimizer belong to the module.
         """
         found = [each for group in optimizer.param_groups for each in group["params"]]
         known = [each for each in found if id(each) in self._known]

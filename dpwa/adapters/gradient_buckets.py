@@ -16,7 +16,7 @@ DENSE, NONE = (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)
 
 
 class Buckets:
-    """Parameters in buckets, in reverse order, about the order of the backward pass.
+    """Divides parameters into buckets, from last to first, about as the backward pass goes.
 
     `label` distinguishes these parameters from other parameters of the module. There is at least
     one bucket.
@@ -156,7 +156,7 @@ class Gradients:
         )
 
     def _take_form(self, index: int) -> None:
-        """Replace a missing or sparse gradient, or a dense gradient whose mean is sparse."""
+        """Set a new gradient if the old one is missing or sparse, or if the average is sparse."""
         share, dense, dims = self._forms[index]
         own = self._own[index]
         if own is not None and dense and not own.is_sparse:

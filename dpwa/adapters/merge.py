@@ -39,7 +39,7 @@ class Merge:
 
     @classmethod
     def of(cls, arrival: Arrival, consensus_distance: float) -> Merge:
-        """Return the description of a merged snapshot."""
+        """Return the `Merge` that describes the merge of the snapshot `arrival`."""
         return cls(
             peer=arrival.peer,
             factor=arrival.factor,

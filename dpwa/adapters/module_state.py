@@ -126,7 +126,7 @@ PIECE_BYTES = 64 * 1024**2  # maximum size of one copy from a device to the host
 
 
 class FrozenParameters:
-    """The frozen parameters of a module, with a digest that is computed if a parameter changes.
+    """A module's frozen parameters, with a digest that is computed again only after a change.
 
     A change in place is noticed by autograd's version counter of the tensor. A change through
     `.data` is not noticed. `named` holds each parameter once, under its name without wrappers.
@@ -275,7 +275,7 @@ class GossipedTensor:
 
 
 class ModuleState:
-    """The gossiped tensors of a module: trainable parameters and, if wanted, floating buffers."""
+    """A module's gossiped tensors: trainable parameters and, if chosen, floating-point buffers."""
 
     def __init__(
         self,
@@ -427,7 +427,7 @@ class ModuleState:
         return cut(tensors, self.layout)
 
     def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the module's tensors in the training state. Shared tensors come only once.
+        """Yield the module's tensors that are in the training state. Shared tensors come only once.
 
         These are all tensors of the module. If nodes already agree on the frozen parameters, these
         are only the gossiped tensors.
@@ -461,10 +461,11 @@ class ModuleState:
 
     @torch.no_grad()
     def sample(self, turn: int, turns: int) -> dict[str, int]:
-        """Return checksums, by name, of some of the parameters that must be equal on all nodes.
+        """Return checksums, by name, of part `turn` of `turns` parts of the parameters.
 
-        `turns` successive calls cover all parameters. Frozen parameters are included, unless nodes
-        have compared them already. If the part is on a device, it is copied to the host at once.
+        These parameters must be equal on all nodes. `turns` successive calls cover them all. Frozen
+        parameters are included, unless nodes have compared them already. If the part is on a
+        device, it is copied to the host at once.
         """
         named, ends = self._sampled or self._find_sampled()
         total = ends[-1] if ends else 0
@@ -527,7 +528,7 @@ class ModuleState:
         return self.whole(merging.consensus_distance)
 
     def begin_mean(self) -> None:
-        """Start to keep the rounding errors of merges, because several merges form one mean."""
+        """Start to add rounding errors to the next merge, because several merges form one mean."""
         narrow = [
             (offset, entry.tensor.device)
             for entry, offset in zip(self.entries, self.layout.offsets, strict=True)
@@ -650,8 +651,8 @@ class ModuleState:
                 yield GossipedTensor(name, tensor, is_buffer, is_constant)
 
     def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the frozen parameters that `statistics` names. Raises `UserError` if a pattern of
-        `statistics` matches none.
+        """Return the frozen parameters whose names match the setting `statistics`. Raises
+        `UserError` if a pattern matches no parameter.
         """
         if not self._statistics:
             return []
@@ -768,7 +769,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _is_constant(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer is a mask. A mask has only 0 and 1, or values that are not finite."""
+    """Return whether a buffer is constant: only 0 and 1, like a mask, or any non-finite value."""
     if not is_finite(buffer):
         return True
     ones = buffer == 1.0

@@ -69,7 +69,7 @@ class Trees:
         self._entered: set[int] = set()
 
     def enter(self, value: object) -> bool:
-        """Mark an object as sent separately. Return whether the object was not marked before."""
+        """Mark an object, so that no tree contains it. Return whether it was not marked before."""
         is_new = id(value) not in self._entered
         self._entered.add(id(value))
         return is_new
@@ -116,7 +116,7 @@ class Trees:
 
     @contextmanager
     def strict(self) -> Iterator[None]:
-        """Within the block, record any value that is left out, not only likely state."""
+        """Within the block, record each value left out, even one that is unlikely to be state."""
         self._is_strict = True
         try:
             yield
@@ -219,7 +219,7 @@ class Filler:
         self._changes: list[Callable[[], Any]] = []
 
     def apply(self) -> None:
-        """Apply all changes. Raises `UnfitStateError` if an object refuses its state dict."""
+        """Change this node's objects. Raises `UnfitStateError` if an object refuses its values."""
         with torch.no_grad():
             for change in self._changes:
                 try:

@@ -145,7 +145,7 @@ class Optimizers:
 
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
-        """Use the optimizers' evaluation parameters in the module until the block ends."""
+        """Switch optimizers with an `eval` mode, such as schedule-free ones, to it in the block."""
         prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
         were_prepared = self._are_prepared
         self._are_prepared = were_prepared or bool(prepared)
@@ -172,7 +172,7 @@ class Optimizers:
 
     @property
     def tell_steps(self) -> bool:
-        """Whether dpwa notices all optimizers' steps, and no optimizer has a training mode."""
+        """Whether dpwa notices each step of the given optimizers, and none has a `train` mode."""
         seen = [*self._seen]
         return bool(self.given) and all(
             any(_share(each, other) for other in seen) and not _has_modes(each)
@@ -200,7 +200,7 @@ class Optimizers:
                 self.began_with = self.trace()
 
     def trace(self) -> bytes:
-        """Return a digest of the current parameters, which identifies the start of a training."""
+        """Return a digest of the parameters, to compare the start of the training with peers."""
         return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def updated(self, node: str) -> None:
@@ -214,7 +214,7 @@ class Optimizers:
             _watch()
 
     def require_schedulers(self, node: str, updates: int) -> None:
-        """Warn once if the schedulers do not continue from the training that this node adopted."""
+        """Warn once if a scheduler starts at 0, but this node adopted a later training state."""
         if self.schedulers is None:
             what = "pass the scheduler to dpwa.connect as scheduler="
             is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
@@ -602,7 +602,7 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None
 
 
 class GossipSteps:
-    """Gossips at the steps of a training loop that you cannot change, and keeps the merges.
+    """Gossips at the steps of a training loop that you cannot change, and counts the merges.
 
     Args:
         conn: the adapter of the module.

@@ -99,7 +99,7 @@ def _adapted(
 
 
 def _added(key: str, value: Any) -> Any:
-    """Return the value of a setting that this optimizer lacks, if it is a number or a boolean."""
+    """Return a peer's setting that this optimizer lacks, if the value is a number or a boolean."""
     is_plain = isinstance(value, bool) or _is_number(value)
     if not is_plain or not key.isidentifier():
         raise UnfitStateError(
@@ -173,7 +173,7 @@ def _is_scalar(value: object) -> bool:
 
 
 class _Expected(NamedTuple):
-    """An optimizer's state for a parameter after a step, and whether it exists before steps."""
+    """An optimizer's state for a parameter after a step, and whether it exists before any step."""
 
     after_a_step: Kept
     is_there_at_once: bool
@@ -189,7 +189,7 @@ class _Keeper:
         self._known: dict[tuple[torch.Size, torch.dtype], _Expected] = {}
 
     def kept_for(self, parameter: torch.Tensor) -> _Expected:
-        """Raises `UnfitStateError` if an optimizer with these settings cannot take a step."""
+        """Return the expected state, or raise `UnfitStateError` if the settings allow no step."""
         key = parameter.shape, parameter.dtype
         if key not in self._known:
             self._known[key] = self._tried(parameter)
@@ -430,7 +430,7 @@ def _parameters_of(optimizers: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _places(optimizers: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """Yield each optimizer's first group and first parameter, numbered over all optimizers."""
+    """Yield, for each optimizer, the overall numbers of its first group and first parameter."""
     group, parameter = 0, 0
     for optimizer in optimizers:
         yield group, parameter
@@ -574,7 +574,7 @@ def resume(
 
 
 def _numbers_of(own: Any) -> Any:
-    """Return the numbers in a scheduler's state, as plain data, or `None` without any number."""
+    """Return the numbers in a scheduler's state, as plain data, or `None` if it has none."""
     if isinstance(own, Mapping):
         named = ((key, _numbers_of(value)) for key, value in own.items() if isinstance(key, str))
         return {key: value for key, value in named if value is not None}

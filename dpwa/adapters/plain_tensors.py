@@ -207,7 +207,7 @@ def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor
 
 
 def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Tensor:
-    """Return a view of a tensor's bytes, shape `(*shape, bytes)`, in `memory` from `low` on."""
+    """Return a view `(*shape, bytes)` of a tensor's bytes in `memory`, from address `low` on."""
     size = tensor.element_size()
     strides = (*(stride * size for stride in tensor.stride()), 1)
     return memory.as_strided((*tensor.shape, size), strides, tensor.data_ptr() - low)

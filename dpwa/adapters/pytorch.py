@@ -310,7 +310,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Adopt the optimizers' state. Return whether this node adopted the state of a peer."""
+        """Adopt the optimizers' state of a peer or checkpoint. Return whether it is a peer's."""
         self._training.warn_of_left_out(self.name)
         self._states.add_part(self._training.optimizer_target())
         return self._states.origin is not None
@@ -406,7 +406,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return merge
 
     def _copy_state(self) -> None:
-        """Copy the training state if a copy is due and the step and update counts are equal."""
+        """Copy the training state if a copy is due, at equal numbers of steps and updates."""
         training, states = self._training, self._states
         if not self._optimizers.tell_steps:
             states.copy_if_due(training.capture)

@@ -77,7 +77,7 @@ class Tile:
         return Tile(parts, self._whole_room)
 
     def view_in(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Return the tile in `flat`, a snapshot from byte `start` on, as shape `(elements,)`."""
+        """Return this tile, shape `(elements,)`, in `flat`, a snapshot's bytes from `start` on."""
         return flat[self.start - start : self.stop - start].view(self.dtype)
 
     def split(self, values: torch.Tensor) -> Tensors:
@@ -90,7 +90,7 @@ class Tile:
         return [part.view(view.shape) for part, view in zip(parts, self.views, strict=True)]
 
     def values(self) -> torch.Tensor:
-        """Return the module's values of this tile, shape `(elements,)`, in place or in `room`."""
+        """Return the module's values, shape `(elements,)`: a view, or a copy in a shared buffer."""
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def set(self, values: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class Tile:
             torch._foreach_copy_(self.views, self.split(values))
 
     def is_sound(self, values: torch.Tensor) -> bool:
-        """Return whether `values`, shape `(elements,)`, are finite or of a constant buffer."""
+        """Return whether `values`, shape `(elements,)`, are finite, or the buffer is constant."""
         return self.is_constant or is_finite(values)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TilePart:
-    """A part of one tensor, as bytes `start` to `stop` of a snapshot, inside one piece."""
+    """A part of one tensor: bytes `start` to `stop` of a snapshot, in one piece of the layout."""
 
     tensor: torch.Tensor  # detached
     offset: int  # the byte at which the tensor begins
@@ -326,7 +326,10 @@ class Merging:
 
 @dataclass
 class _Distance:
-    """Sums the squared distances of tiles. A tile counts for the unmeasured elements before it."""
+    """Sums the squared distances between the tiles of a peer and of this node.
+
+    A tile counts for the unmeasured elements before it.
+    """
 
     elements: int  # the number of elements of all parameters
     tiles: int  # the number of tiles with parameters

@@ -108,7 +108,7 @@ class TrainingState:
         return Target("model", self._kind(layout, named), layout, layout.nbytes, load, check)
 
     def model_layout(self) -> Layout:
-        """Return the layout that must be the same on other nodes."""
+        """Return the layout of the module's tensors, which must be the same on all nodes."""
         named = self._named()
         return self._kind(layout_of(named), named)
 
@@ -117,7 +117,7 @@ class TrainingState:
         return storable(state_tensors(self._net) if found is None else found.handed_on())
 
     def _kind(self, layout: ImageLayout, named: Named) -> Layout:
-        """Return the layout that must be the same on other nodes. It has the tensors' names."""
+        """Return the layout, with the tensors' names, that must be the same on all nodes."""
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 

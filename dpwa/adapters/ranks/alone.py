@@ -1,4 +1,4 @@
-"""Alone represents the ranks of a model if a single process holds the model."""
+"""Alone replaces a group of ranks if a single process holds the whole model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Build = Callable[[Making, Any], tuple[ModuleState, Optimizers]]
 
 
 class Alone:
-    """The ranks of a model that a single process holds, with the methods that an adapter calls."""
+    """The methods of a group of ranks that an adapter calls, if one process holds the model."""
 
     is_alone = True
     has_node = True

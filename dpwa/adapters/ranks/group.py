@@ -103,7 +103,7 @@ class NodeElsewhere:
 
     @property
     def collectives(self) -> NodeElsewhere:
-        """Return this object, which also has the list of members of the collectives."""
+        """Return this object, because it also lists the members of the node's collectives."""
         return self
 
     def members(self) -> tuple[str, ...]:

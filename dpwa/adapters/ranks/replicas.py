@@ -46,7 +46,7 @@ STILL_AT_WORK_S = 2.0  # between signs of rank 0 that it still works
 
 @dataclass
 class Replicas(RankGroup):
-    """The ranks of a `DistributedDataParallel` module, seen from one of them."""
+    """The ranks of a `DistributedDataParallel` module, as an object on each rank."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Shards: the ranks of a model that `fully_shard` has sharded, which form one member.
+"""Shards: the ranks of one `fully_shard` model, which gossip together as one member.
 
 Each rank has its own node. The node gossips its shards with the nodes of the same rank of other
 members. In each round, rank 0 picks the peer, and all ranks fetch from it. They merge only if all
@@ -47,7 +47,7 @@ from dpwa.wire import limits
 
 
 def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
-    """Return the configuration for the nodes of one rank. The nodes in `config` are members.
+    """Return the configuration for one rank, from a `config` whose nodes are whole members.
 
     The port of a node is `rank` higher than the member's port in `config`. All ranks of the member
     use the same `seed`, or the seed of the configuration, so that they pick the same peers. Raises
@@ -60,7 +60,7 @@ def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> C
 def rank_config_of_ranks(
     config: Config, rank: int, members: Sequence[Sequence[str]], seed: int
 ) -> Config:
-    """Return the configuration for the nodes of one rank. The nodes in `config` are ranks.
+    """Return the configuration for one rank, from a `config` whose nodes are ranks.
 
     The nodes of `config` are the ranks of all members, in the form in which a launcher gives them.
     A member gets the name of its first rank. Raises `UserError` if there is only one member, if
@@ -209,7 +209,7 @@ class Shards(RankGroup):
             begin()
 
     def _members(self, names: list[str]) -> list[list[str]]:
-        """Return the names of each member's ranks, as the launcher gave them. This member is first.
+        """Return the launcher's names for the ranks of each member. This member is first.
 
         The result is empty if all ranks of this member have the same name.
         """
@@ -310,7 +310,7 @@ class Shards(RankGroup):
     # Agreement between the nodes
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of rank 0 if all ranks may fetch. See `dpwa.node.gossip_rounds`."""
+        """Return rank 0's fetch request if all ranks have one. See `dpwa.node.gossip_rounds`."""
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
