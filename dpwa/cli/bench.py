@@ -1,4 +1,4 @@
-"""`dpwa bench` measures the links of a run between machines."""
+"""`dpwa bench` measures the links between the machines of a run."""
 
 from __future__ import annotations
 

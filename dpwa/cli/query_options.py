@@ -90,7 +90,7 @@ AtOption = Annotated[
 
 
 def gone(option: str, instead: str) -> Any:
-    """Return a hidden option for a removed option. Its use raises an error with the replacement."""
+    """Return a hidden option for the removed `option`. Its use raises an error with `instead`."""
 
     def refuse(value: str | None) -> None:
         if value is not None:

@@ -186,7 +186,7 @@ def _peer(peer: PeerReport) -> str:
 
 
 def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
-    """Return the time since the last message of a silent node to any peer, as a sentence."""
+    """Return a sentence with the time since any peer last received a message from a node."""
     told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
     ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
