@@ -1,4 +1,4 @@
-"""Raise an error that names the replacement of this module, which was removed after 2017."""
+"""This module was removed after 2017. Importing it raises an error that names the replacement."""
 
 raise ModuleNotFoundError(
     "dpwa.conn was removed after 2017. A node now creates its RxThread and TxThread itself. Use "

@@ -266,7 +266,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return found
 
     def _part(self, name: str) -> Any:
-        """Return the object of a feature. The first call for a feature creates its object."""
+        """Return the object of a feature, such as `collectives`, which the first call creates."""
         self.node.check_process()
         make = resolve_name(_MADE_BY[name])  # loaded before the lock is taken
         with self._lock, self._runtime.uninterrupted():
@@ -281,7 +281,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def clock(self) -> float:
-        """The training clock. An update adds 1, and a merge interpolates it like the parameters."""
+        """The training clock: a count of updates that a merge interpolates like the parameters."""
         return self.node.clock
 
     @property

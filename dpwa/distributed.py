@@ -35,7 +35,7 @@ _timeout_s: float | None = None  # of each call without a timeout
 
 
 class ReduceOp(Enum):
-    """The reductions of values."""
+    """The operations with which `all_reduce` combines the values of all members."""
 
     SUM = "sum"
     AVG = "mean"
@@ -71,7 +71,7 @@ def init_process_group(
     world_size: int = -1,  # noqa: ARG001
     rank: int = -1,  # noqa: ARG001
 ) -> None:
-    """Join the group, as a node of the configuration. See `dpwa.connect` for its sources.
+    """Join the group as the node `name` of `config`. See `dpwa.connect` for sources of `config`.
 
     Args:
         name: the name of this node. By default, the launcher's. A backend of torch is ignored.

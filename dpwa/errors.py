@@ -140,7 +140,7 @@ class TableLostError(DpwaError):
 
 
 class PeerError(DpwaError):
-    """A fault of a different process. It is never raised into a training loop.
+    """A fault of another process, such as a peer. It is never raised into a training loop.
 
     It has no code. Users get messages about its effects on the node.
     """

@@ -1,4 +1,4 @@
-"""The table of the parts of dpwa, with the objects, messages and commands of each part.
+"""The table of the features (parts) of dpwa, with the objects, messages and commands of each.
 
 The table contains only names, so that a process can read the table without importing the parts.
 docs/architecture.md describes how to add a part.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Feature:
-    """A part of dpwa: its modules, and the names by which other modules find it.
+    """A feature (part) of dpwa: its modules, and the names by which other modules find it.
 
     Attributes:
         name: the name of the part.

@@ -1,4 +1,4 @@
-"""The life cycle of objects with threads, sockets or files: open until closed, once."""
+"""The life cycle of objects with threads, sockets or files, which are closed only once."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def tell_launcher(ending: int | str) -> None:
 
 
 def told_ending(path: Path) -> int | str | None:
-    """Return the last message of a process to its launcher.
+    """Return the last `ending` that a process passed to `tell_launcher`, from the file at `path`.
 
     A number is the update of a node that trains. A text is the problem of a node that has finished,
     or "" for none. `None`: there is no message, because the process does not train.

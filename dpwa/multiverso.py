@@ -1,4 +1,4 @@
-"""The names of the Python binding of Multiverso: tables that all workers share.
+"""Tables that all workers share, with the names of classes and functions of Multiverso.
 
     import dpwa.multiverso as mv
 
@@ -71,7 +71,7 @@ _session: _Session | None = None
 
 
 def init(sync: bool = False, name: str | None = None, config: ConfigSource | None = None) -> None:
-    """Join the other workers, as a node of the configuration.
+    """Join the other workers as the node `name` of the configuration `config`.
 
     Args:
         sync: whether all workers call `add` and `get` in the same order and number. Then the i-th
@@ -325,7 +325,7 @@ def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManag
 
 
 def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
-    """Return data in this shape if their size fits. The table refuses other data later."""
+    """Return `data` as an array, in `shape` if the size fits. The table refuses other sizes."""
     if data is None:
         return None
     array = as_array(data, "values of a table")

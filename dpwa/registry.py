@@ -1,4 +1,4 @@
-"""Registries of the items of dpwa and of plugins. A configuration chooses items by name."""
+"""Registries of dpwa's and plugins' algorithms, codecs and so on, which settings select by name."""
 
 from __future__ import annotations
 

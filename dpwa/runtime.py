@@ -186,7 +186,7 @@ class Runtime(Clock, Protocol):
 
     @property
     def bytes_scale(self) -> float:
-        """The simulated number of bytes per byte of a state. It is 1, except in simulations."""
+        """The number of simulated bytes that each byte of a state represents, or 1 in real runs."""
         ...
 
     def wall_time(self) -> float:
@@ -202,7 +202,7 @@ class Runtime(Clock, Protocol):
         ...
 
     def condition(self) -> Condition:
-        """Return a condition that is its own lock. See `Condition`."""
+        """Return a `Condition`: a condition variable that includes its own lock."""
         ...
 
     def call_lock(self) -> CallLock:

@@ -41,7 +41,7 @@ def refusal(
 
 
 class Unlike(Enum):
-    """The reaction of nodes to different values of a setting, as metadata of the setting's field.
+    """How nodes react if their values of a setting differ, as metadata of the setting's field.
 
     The default is `ALLOWED`.
     """
