@@ -118,7 +118,7 @@ class IncomingSnapshot:
 
 @dataclass(eq=False)
 class FetchRequest:
-    """A request for a snapshot: its peer, terms, deadline and result.
+    """A request for a snapshot: the peer to ask, the kind of request, the deadline and the result.
 
     The TxThread offers the result, and the training thread waits for it.
     """
@@ -157,7 +157,7 @@ class FetchRequest:
         self._is_over, self._result = threading.Lock(), self.runtime.queue()
 
     def merged_of(self, peer: str) -> int:
-        """Return the version of a peer's snapshot that must not be merged again, or 0."""
+        """Return the version of a peer's snapshot that must not be merged a second time, or 0."""
         return 0 if self.merged is None else self.merged.merged_version(peer, self.shard)
 
     def take_result(self, timeout_s: float) -> Arrival | PeerMemory | None:

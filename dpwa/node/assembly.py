@@ -79,7 +79,7 @@ def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSe
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
-    """Return the authorizer. Raises `UserError` without CURVE, a key, or protected key files."""
+    """Return a peer authorizer. Raises `UserError` without CURVE, a key, or protected key files."""
     if config.security == "none":
         return Authorizer()
     from dpwa.transport.curve import CurveAuthorizer
@@ -90,7 +90,7 @@ def authorizer_of(config: Config, name: str) -> Authorizer:
 
 
 def shared_memory_of(config: Config) -> SharedMemory | None:
-    """Return the shared memory, if there is any. `transport: shm` without it raises `UserError`."""
+    """Return shared memory for peers, or `None`. `transport: shm` raises `UserError` instead."""
     if config.transport == "tcp":
         return None
     try:

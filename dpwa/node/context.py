@@ -81,7 +81,7 @@ class NodeContext:
         return Greeting(self.name, self.select_news())
 
     def select_news(self) -> News:
-        """Return the loss reports to forward, or () if no node follows a leader."""
+        """Return the loss reports to forward, or () if the configuration needs no leader."""
         return self.leader_table.select_news() if self.follows_leaders else ()
 
     def receive_news(self, news: News, sender: str = "") -> None:

@@ -114,7 +114,7 @@ class TrainerFetches:
         return None
 
     def _ask_why(self, peer: str, request: FetchRequest) -> Arrival | PeerMemory | None:
-        """Request a snapshot by message, once, because the peer's shared memory has none."""
+        """Request a snapshot by message, at most once, if the peer's shared memory has none."""
         if request.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "the peer is several rounds behind")
             return None

@@ -131,7 +131,7 @@ class Endings:
 
 
 class FinishService(Service):
-    """Answers peers that send their endings."""
+    """Answers the `Finishing` messages of peers, which contain their `Ending`."""
 
     handles = (Finishing,)
 
@@ -139,7 +139,7 @@ class FinishService(Service):
         self._endings = endings
 
     def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
-        """Note a peer's ending, and answer with this node's ending."""
+        """Record a peer's `Ending`, and answer with the `Ending` of this node."""
         self._endings.receive_ending(message.name, message)
         reply(self._endings.message(message.request))
 
@@ -167,7 +167,7 @@ class FinishListener(Listener):
 
 @dataclass(frozen=True)
 class Averaged:
-    """The callbacks with which `finish` averages parameters, and digests of the other state."""
+    """The callbacks with which `finish` averages parameters, and digests of unaveraged state."""
 
     publish_model: Callable[
         [], bytes | None
@@ -256,7 +256,7 @@ class Finish:
         )
 
     def follow(self, report: FinishReport) -> None:
-        """Note that a different rank of this node's model has ended the training."""
+        """Record the result of `finish` on another rank of this node's model."""
         self._problem, own = report.problem, self.endings.own
         self.endings.own = replace(own, round_number=1, agrees=True, is_over=True)
 

@@ -126,7 +126,7 @@ class FinishRun:
         )
 
     def _is_expected(self, peer: str) -> bool:
-        """Return whether a peer without a message since the start of this call may be running."""
+        """Return whether a peer may be running, although it sent no message during this call."""
         heard, state = self._endings.ending_of(peer), self._tx.state_of(peer)
         if self._peer_table.has_left(peer):
             return False
@@ -232,7 +232,7 @@ class FinishRun:
         )
 
     def _least_updates(self, present: Sequence[str]) -> int:
-        """Return the minimum number of updates for a node's parameters to enter the mean."""
+        """Return the number of updates below which a node's parameters are left out of the mean."""
         endings = [self._endings.own, *map(self._ending_of, present)]
         return max(ending.updates for ending in endings) if self._only_furthest else 0
 
@@ -264,7 +264,7 @@ class FinishRun:
         self.announce_ending()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
-        """Wait until all peers enter round `number` with the same nodes. Return whether to read.
+        """Wait until all `peers` agree on round `number` and its nodes. Return whether to read.
 
         If all nodes of a round read each other, and no other node, their mean stays the same. So a
         node stays in its announced round until it is certain that a peer will not enter that round.
@@ -344,7 +344,7 @@ class FinishRun:
         patience_s: float,
         is_vain: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until `is_so` is true for all peers that live and average, or `is_vain` is true."""
+        """Wait until `is_so` is true for all living, unfinished peers, or `is_vain` is true."""
 
         def lag() -> list[str]:
             endings = ((peer, self._ending_of(peer)) for peer in peers)

@@ -100,9 +100,9 @@ class ShardGroup(Protocol):
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return an arrival that has the same peer and version on all ranks, or `None`.
+        """Return a snapshot that has the same peer and version on all ranks, or `None`.
 
-        Other arrivals are released. `older` returns an earlier version of an arrival, if the peer
+        Other snapshots are released. `older` returns an earlier version of a snapshot, if the peer
         still has that version.
         """
         ...
@@ -257,7 +257,7 @@ class GossipRounds:
         self._fetches.start(self._request)
 
     def _problem_of(self, ask: object) -> str:
-        """Return the expected request if a custom algorithm's request is impossible, or ""."""
+        """Return what a custom algorithm must request instead of `ask`, or "" if `ask` is valid."""
         if not isinstance(ask, Ask):
             return "an Ask, or None"
         # If peers come and go, the peer may have left since the algorithm chose it.
@@ -327,7 +327,7 @@ class GossipRounds:
     def _judged(
         self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
-        """Return the snapshot with its factor, or `None` if it must not be merged."""
+        """Return the snapshot with its merge factor, or `None` to merge nothing."""
         arrival.published, arrival.shard, arrival.waited_s = published, request.shard, waited_s
         self.merger.judge(arrival)
         self._wants_all = arrival.takes_over and arrival.data.nbytes < arrival.nbytes
@@ -409,7 +409,7 @@ class GossipRounds:
         self._losses.choose_leaders_by(loss)
 
     def begin_with(self, trace: bytes) -> None:
-        """Set the bytes that identify this node's first parameters. See `policy.beginners`."""
+        """Set `trace`, which identifies this node's initial parameters. See `policy.beginners`."""
         self.merger.set_progress(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
@@ -468,7 +468,7 @@ class GossipRounds:
         factor: float,
         merge: Merge,
     ) -> Arrival | None:
-        """Read a peer's newest snapshot and merge it, apart from the algorithm's own merges.
+        """Read a peer's newest snapshot and merge it, independently of the gossip algorithm.
 
         All values are exact, whatever the codec. Of peers that have never trained with this node,
         one that is far behind is not merged, and one that is far ahead is copied with factor 1.
@@ -580,7 +580,7 @@ class GossipRounds:
             )
 
     def look_for_refusals(self) -> None:
-        """While every peer is refused, warn each minute, or raise with `if_refused: raise`."""
+        """While all peers refuse this node or are refused, warn each minute, or raise an error."""
         now = self._context.runtime.now()
         if now < self._look_at:
             return

@@ -52,7 +52,7 @@ class MergedVersions:
         self.trains(peer)
 
     def merged_version(self, peer: str, shard: Shard) -> int:
-        """Return the version whose shard is not merged again, or 0 if there is none."""
+        """Return the version of a peer's snapshot whose `shard` must not be merged again, or 0."""
         version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         if version <= self._last.get(peer, -1):
             return 0

@@ -149,7 +149,7 @@ class Merger:
 
     @property
     def own_clock(self) -> float:
-        """This node's clock, or 0 if this node also merges peers that are far behind."""
+        """This node's clock, to exclude peers far behind it, or 0 if such peers are merged, too."""
         return self.progress.clock if self.knows_beginners else 0.0
 
     def parted(self, peer: str) -> None:
@@ -161,7 +161,7 @@ class Merger:
         return peer in self._shared
 
     def final_clock(self, peer: str) -> float:
-        """Return the clock to compare with a peer's clock at the end, or 0 to merge any peer.
+        """Return the clock to exclude peers far behind it after training, or 0 to merge any peer.
 
         A peer that has trained with this node and stopped earlier is no beginner.
         """
@@ -186,7 +186,7 @@ class Merger:
             arrival.factor, arrival.takes_over = 1.0, True
 
     def doubt(self, arrival: Arrival) -> tuple[Doubt, float]:
-        """Return the doubt about a snapshot's clock, and the clock to use for the merge."""
+        """Return the reason to distrust a snapshot's clock, and the clock to use for the merge."""
         own, clock = self.progress.clock, arrival.progress.clock
         if clock - own < LEAD:  # as nearly always
             return Doubt.NONE, clock

@@ -234,7 +234,7 @@ class Node(Closeable):
         self._threads.tx.attach(listener)
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
-        """Register a method that describes one part of `condition`, through a weak reference."""
+        """Register a method that returns one part of `condition`. The reference to it is weak."""
         self._parts[part] = weakref.WeakMethod(describe)
 
     @property

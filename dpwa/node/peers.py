@@ -105,7 +105,7 @@ class PeerRecord:
 
     @property
     def why(self) -> str:
-        """The reason for the peer's absence or refusal, or "". A finished peer has no reason."""
+        """Why the peer is absent or cannot be merged, or "". A finished peer has no reason."""
         if self.health in HAVE_ENDED and self.problem in ("", LOST, nothing_answers(self.endpoint)):
             return self.farewell  # otherwise, a different process answers at the endpoint
         return self.problem or self.because * (self.health in REFUSED)
@@ -309,7 +309,7 @@ class PeerTable:
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def _can_ask(self, without: Collection[str]) -> bool:
-        """Return whether another peer can be asked."""
+        """Return whether this node can ask a peer that is not in `without`."""
         others = (name for name in self._in_view if name not in without)
         return any(n not in self._peers or self._peers[n].shown_health in _WELL for n in others)
 
@@ -412,7 +412,7 @@ class PeerTable:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """The reasons why all peers are refused. Empty if one may be merged or may be starting."""
+        """The reasons why no peer can be merged. Empty if one may be merged or may be starting."""
         with self._lock:
             grace_ends = self._clock.now() - STARTUP_GRACE_S
             told = []
@@ -426,7 +426,7 @@ class PeerTable:
             return tuple(told)
 
     def reconsider(self, *names: str) -> None:
-        """Count peers with a different model as mergeable again, until the next fetch."""
+        """Expect that peers with a different model can be merged again, until their next fetch."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf
@@ -485,7 +485,7 @@ class PeerTable:
     def exchanged(
         self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
     ) -> None:
-        """Count bytes sent and received, except those that the network threads of the node count.
+        """Count bytes to and from a peer that the node's network threads do not count themselves.
 
         The threads count payloads of answers, which are snapshots and states.
 
@@ -624,7 +624,7 @@ class PeerTable:
             self._of(name).was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
-        """Return the numbers of measured answers and streams, and the total seconds of each."""
+        """Return the counts and total seconds of measured answers and of measured streams."""
         with self._lock:
             return dict(self._timed)
 

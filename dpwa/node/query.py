@@ -103,7 +103,7 @@ def query_cluster(
 
 
 def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
-    """Return the endings that other nodes report of nodes that do not answer."""
+    """Return how the nodes that do not answer have ended, as other nodes report."""
     told = [peer for a in answers.values() if a.report is not None for peer in a.report.peers]
     found = dict[str, StatusAnswer]()
     for health in reversed(HAVE_ENDED):  # the last match wins
@@ -239,7 +239,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Yield nodes that answer at a wrong address, and reported problems with names and files."""
+    """Yield nodes that answer at a wrong address, name clashes, and problems that nodes report."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
             text = f"{name}: {printable(report.name)} answers at the address of {name}"

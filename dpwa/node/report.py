@@ -219,8 +219,8 @@ class PaceReport:
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
-        """Return a peer's report with its rounds. Rounds show that the peer lives, even if this
-        node fetches nothing from it.
+        """Return a peer's report with its number of gradient rounds with this node. Rounds show
+        that the peer lives, even if this node fetches nothing from it.
         """
         rounds = self.rounds_with.get(peer.name, 0)
         health = "alive" if rounds and peer.health == "unknown" else peer.health
@@ -302,7 +302,7 @@ class NodeReport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """The number of the node's refusals, by reason."""
+        """The number of messages and handshakes that the node has refused, by reason."""
         return {**self.refused, **self.handshakes_refused}
 
     @property

@@ -1,4 +1,4 @@
-"""Trainer takes a model of any kind through publishing, asking, waiting and merging."""
+"""Trainer publishes a model of any kind, requests peers' snapshots, and merges them."""
 
 from __future__ import annotations
 

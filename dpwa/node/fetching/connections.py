@@ -40,7 +40,7 @@ LINGER_MS = 100  # for last words to leave; a peer that takes longer does withou
 
 
 class Connections:
-    """The channels to all peers, and the links to connected peers. Belongs to the TxThread."""
+    """A `PeerChannel` for each peer, with a link if it is connected. Belongs to the TxThread."""
 
     def __init__(
         self,
@@ -184,13 +184,13 @@ class Connections:
             channel.disconnect(linger_ms)
 
     def asked_to_go(self, channel: PeerChannel) -> None:
-        """Mark the link for closing once idle, because the peer has too many connections."""
+        """Mark a link to be closed when it is idle, because the peer has too many connections."""
         if not self.keeps_all and not self._needs_all:
             self.leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
-        """Mark for closing the links unused for `IDLE_AFTER_S`, unless all peers stay connected."""
+        """Mark links to be closed if unused for `IDLE_AFTER_S`, unless all peers stay connected."""
         if self.keeps_all or self._needs_all:
             return
         latest = self._context.runtime.now() - IDLE_AFTER_S

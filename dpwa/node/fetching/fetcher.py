@@ -56,7 +56,7 @@ CONNECTED_WITHIN = 0.25
 
 
 class Fetcher:
-    """Handles one request at a time for the TxThread. A peer that is down is skipped at once."""
+    """Handles one fetch request at a time for the TxThread. A down peer is skipped at once."""
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self.connections, self._channels = connections, connections.channels
@@ -206,7 +206,7 @@ class Fetcher:
         return self._peer_table.choose(self.rng, self._tried, request.among, budget_s)
 
     def new_attempt(self, request: FetchRequest, channel: PeerChannel) -> Attempt | None:
-        """Return an attempt at a peer, or `None` if the request ends here."""
+        """Return a new attempt to fetch from a peer, or `None` if the request must end."""
         session, version = self.session(request, channel, request.version), request.version
         return Attempt(request, channel, session, version, is_timed=version == 0)
 
@@ -309,7 +309,7 @@ class Fetcher:
         self._request, self.attempt, self.due = None, None, math.inf
 
     def _measure_latency(self, attempt: Attempt) -> None:
-        """Measure a peer's response time, unless the peer waits for slower nodes."""
+        """Measure a peer's response time, unless it waits for slower nodes before it answers."""
         if attempt.asked_at is not None and attempt.is_timed:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
@@ -342,7 +342,7 @@ class Fetcher:
             request.end_fetch()
 
     def answered(self, attempt: Attempt, message: Message, payload: Frame) -> None:
-        """Process a peer's answer to a session other than a `FetchSession`, in subclasses."""
+        """Process a peer's answer in a session that only a subclass uses, not a `FetchSession`."""
         raise NotImplementedError
 
     def _cancel(self) -> None:

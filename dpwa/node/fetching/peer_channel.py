@@ -136,7 +136,7 @@ class PeerChannel:
         self.link = link
 
     def disconnect(self, linger_ms: int) -> None:
-        """Disconnect and unmap the peer's memory, because the peer's death would go unnoticed."""
+        """Disconnect and unmap the peer's memory, because its death would now go unnoticed."""
         self.unsent = ()
         self.is_met = False
         self._unmap()

@@ -94,7 +94,7 @@ def _has_answered(link: PeerLink) -> bool:
 
 
 class Listeners:
-    """The listeners of a node, which belong to the TxThread."""
+    """The `Listener` objects of a node, which the TxThread calls with the answers of peers."""
 
     def __init__(self, zmq_context: Context, poller: zmq.Poller) -> None:
         self.tick_at = math.inf  # when something becomes due; inf: never
@@ -194,7 +194,7 @@ class TxThread(NodeThread):
         return LinkState.CONNECTING if channel is None else channel.state
 
     def states_of(self, peers: Iterable[str]) -> dict[str, LinkState]:
-        """Return the states of the connections to peers, perhaps thousands. Any thread may ask."""
+        """Return the connection state of each of `peers`, perhaps thousands. Any thread may ask."""
         channels = tuple(self._channels.values())
         idle = {channel.peer for channel in channels if channel.link is None}
         return {peer: LinkState.IDLE if peer in idle else self.state_of(peer) for peer in peers}
@@ -301,7 +301,7 @@ class TxThread(NodeThread):
 
     @soon
     def connect(self, most: int = sys.maxsize, *, needs_all: bool = False) -> None:
-        """Connect to the longest idle peers, up to `most`, within the limit.
+        """Connect to at most `most` idle peers, longest idle first, within the limit.
 
         `needs_all`: all of them are needed from now on, and the connections stay.
         """
@@ -329,7 +329,7 @@ class TxThread(NodeThread):
 
     @soon
     def peer_left(self, name: str) -> None:
-        """Forget a peer that said goodbye once the connection is lost. A goodbye may be forged."""
+        """Forget a peer once it has said goodbye and is disconnected. A goodbye may be forged."""
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
@@ -352,7 +352,7 @@ class TxThread(NodeThread):
         self._context.forget_peer(name)
 
     def _doubt_farewells(self) -> None:
-        """Use a peer again that is still connected some time after a forged or repeated goodbye."""
+        """Ignore a peer's goodbye, perhaps forged or repeated, if the peer stays connected."""
         now = self._context.runtime.now()
         for name, said_at in list(self._farewells.items()):
             state = self.state_of(name)

@@ -87,7 +87,7 @@ class RxThread(NodeThread):
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Call `load` to register a service at the first message of the module `messages`.
+        """Call `load`, which registers a service, when a message of the module `messages` arrives.
 
         If a service for the module is already registered, it stays, and `load` is not called.
         """
@@ -165,7 +165,7 @@ class RxThread(NodeThread):
                 router.disable_monitor()
 
     def _serve_anew(self, listener: socket.socket | None, authenticator: Authenticator) -> None:
-        """Serve with a new socket, to end a message with endless frames and free the memory.
+        """Serve with a new socket, to end a message of endlessly many frames and free its memory.
 
         Peers reconnect, and repeat lost requests.
         """

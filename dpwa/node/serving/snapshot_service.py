@@ -179,7 +179,7 @@ class SnapshotService(Service):
         return lease
 
     def _decline(self, sender: bytes, request: _Request) -> None:
-        """Answer that no snapshot exists, or keep the request for a later version."""
+        """Answer that there is no snapshot, or keep the request until the wanted version exists."""
         fetch = request.fetch
         if not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
             request.reply(NotReady(request=fetch.request))

@@ -14,7 +14,7 @@ BURST_S = 0.1  # burst in seconds of the rate; blocked services must try again w
 
 
 class Upload:
-    """The upload of one node. It belongs to the RxThread."""
+    """Limits the rate at which one node sends payloads. It belongs to the RxThread."""
 
     def __init__(self, limit_mbps: float | None, clock: Clock) -> None:
         self._clock = clock
@@ -25,9 +25,9 @@ class Upload:
             self._bucket = FairBucket(TokenBucket(rate, rate * BURST_S))
 
     def shared(self, reader: str, reply: Reply) -> Reply:
-        """Return a `Reply` that sends lent payloads only in the turns of the peer `reader`.
+        """Return a `Reply` that limits lent payloads to the fair share of the peer `reader`.
 
-        In another reader's turn, it returns `None`, as if the socket were full. The caller tries
+        Above that share, it returns `None`, as if the socket were full. The caller tries
         again with each tick, until the reader is forgotten. Other messages always pass.
         """
         bucket, clock = self._bucket, self._clock
@@ -48,6 +48,6 @@ class Upload:
         return reply_in_turn
 
     def forget_reader(self, reader: str) -> None:
-        """Forget a reader, so that no other reader waits for the turn of this reader."""
+        """Remove a peer from the peers that share the rate, so that none of them waits for it."""
         if self._bucket is not None:
             self._bucket.forget_reader(reader)

@@ -74,7 +74,7 @@ class TransactionFetcher(Fetcher):
         self.deliver()
 
     def next_peer(self, request: FetchRequest) -> str | None:
-        """Return the next peer, or `None` if no peer is left or the pick is the last partner."""
+        """Return the next peer to ask, or `None` if none is left, or to avoid the last partner."""
         name = super().next_peer(request)
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
         is_same = is_draw and name is not None and name == self._transactions.partner
@@ -209,7 +209,7 @@ class TransactionFetcher(Fetcher):
         return attempt if attempt.transaction == transaction else None
 
     def _committed(self, attempt: TransactionAttempt) -> None:
-        """End the trainer's wait. It finds the snapshot in the transaction manager."""
+        """End the trainer's wait for a snapshot, which is in the transaction manager now."""
         attempt.request.end_fetch()
         self.succeeded(attempt)
         self.deliver()

@@ -25,7 +25,7 @@ from dpwa.wire.limits import TRANSACTION_BYTES
 
 @dataclass
 class Settled:
-    """A snapshot to merge, of a committed transaction or with mass of an aborted transaction."""
+    """A snapshot to merge: from a committed transaction, or to return mass of an aborted one."""
 
     peer: str
     theirs: Lease
@@ -297,7 +297,7 @@ class TransactionManager:
         return agreement(record, is_new=True)
 
     def clock_of(self, transaction: bytes) -> float:
-        """Return the clock of this node's snapshot in a transaction, or 0 after the end."""
+        """Return the clock of this node's snapshot in a transaction, or 0 if it has ended."""
         with self._lock:
             record = self._records.get(transaction)
             return 0.0 if record is None else record.own.snapshot.progress.clock
@@ -317,7 +317,7 @@ class TransactionManager:
             return True
 
     def collect_failed(self, transaction: bytes) -> bool:
-        """Record a failed fetch of the snapshot. Return whether the transaction is aborted."""
+        """Record a failed fetch of a peer's snapshot. Return whether the transaction is aborted."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -381,7 +381,7 @@ class TransactionManager:
 
     @property
     def _has_untaken(self) -> bool:
-        """Whether an exchange is committed that the trainer has not merged yet."""
+        """Whether the trainer has not merged the last committed exchange yet."""
         is_exchange = self.terms is Terms.EXCHANGE
         return is_exchange and bool(self._settled) and not self._settled[-1].is_taken
 
@@ -391,7 +391,7 @@ class TransactionManager:
         return is_old or self._has_untaken
 
     def _holds_too_many(self, newest: Lease) -> bool:
-        """Return whether transactions keep so many snapshots that there may be no room for more."""
+        """Return whether transactions keep so many snapshots that the pool may lack free slots."""
         versions = {record.own.snapshot.version for record in self._records.values()}
         return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
 
@@ -419,7 +419,7 @@ class TransactionManager:
         return True
 
     def _settle(self, transaction: bytes) -> None:
-        """Put a committed transaction where the trainer finds it."""
+        """Complete a committed transaction. Queue the snapshots of an exchange for the trainer."""
         record = self._records.pop(transaction)
         if self.terms is Terms.SHARE:
             self._mass.delivered(transaction)
@@ -448,7 +448,7 @@ class TransactionManager:
                 record.theirs.release()
 
     def _forget_decided(self) -> None:
-        """Release snapshots of this node's proposals that another proposal or a timeout aborted."""
+        """Release snapshots of this node's aborted proposals (by a timeout or another proposal)."""
         for transaction, _, commit in self._transactions.undelivered(self._clock.now()):
             if not commit:
                 self._drop(transaction)

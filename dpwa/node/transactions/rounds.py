@@ -84,6 +84,6 @@ class TransactionRounds(GossipRounds):
         return self.merger.merge(arrival, merge)
 
     def _is_of_before(self, settled: Settled) -> bool:
-        """Tell whether this node has given up the parameters that it put into a transaction."""
+        """Tell whether this node has replaced the parameters that it put into a transaction."""
         mine = settled.own if settled.returned is None else settled.theirs
         return mine is not None and mine.snapshot.version <= self.merger.taken_over_at
