@@ -105,7 +105,7 @@ def mappings(settings: Plain, key: str) -> list[Plain]:
 def _places(
     setting: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
 ) -> Iterator[tuple[Loc, Plain]]:
-    """Yield the path and values of each mapping of a configuration that can contain a setting."""
+    """Yield path and values of each mapping (top level, node or link) that can have `setting`."""
     yield (), settings
     if setting == "codec":
         for key, items in (("nodes", nodes), ("links", links)):
@@ -125,7 +125,7 @@ def _unmet(need: _Need, name: str, places: Iterable[tuple[Loc, Plain]]) -> Itera
 
 
 def _is_other(value: object, needed: object) -> bool:
-    """Return whether a value differs from the needed value, but is valid with other algorithms."""
+    """Return whether `value` is valid with other algorithms, but is not the `needed` value."""
     if isinstance(needed, int):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False

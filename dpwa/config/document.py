@@ -98,7 +98,7 @@ class Document:
         return found
 
     def place(self, loc: Loc) -> Place:
-        """Return the place of the value at a path, or of the nearest existing parent."""
+        """Return the source position of the value at a path, or of its nearest existing parent."""
         while loc not in self.places or self.at(loc) is MISSING:
             loc = loc[:-1]
         return self.places[loc]
@@ -188,7 +188,7 @@ class _Reader:
                 self._note(item, (index,), f"expected a single `key: value` (got {found})")
 
     def _entries(self, node: Any, loc: Loc) -> Iterator[_Entry]:
-        """Yield the entries of a mapping, with duplicate keys, then the entries of merge keys."""
+        """Yield all entries of a mapping, even for equal keys, then those that merge keys add."""
         if isinstance(node, Mapping):
             yield from ((str(key), value, self._place(key)) for key, value in node.items())
             return
@@ -229,7 +229,7 @@ class _Reader:
         return Place(self._source, line, column, self._variable)
 
     def _bound(self, value: object, count: int = 1) -> None:
-        """Count values, because nested aliases can expand a few lines to billions of values."""
+        """Count values, and refuse a YAML file if nested aliases expand to too many values."""
         self._count += count
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
             _fail(self._source, _position(value.start_mark), TOO_MANY)
@@ -295,7 +295,7 @@ class _FastLoader(_Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # t
 
 
 def compose(text: str, source: str) -> yaml.Node:
-    """Parse YAML text, and return the root node of PyYAML. `source` names the file in messages.
+    """Parse YAML text into PyYAML nodes, and return the root. `source` names the file in messages.
 
     Raises `ConfigError` if the text is empty, not YAML, or nested too deeply.
     """

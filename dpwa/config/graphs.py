@@ -58,7 +58,7 @@ def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topolo
 
 
 def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
-    """Return a topology's options. Make the path of an edge file in the options absolute."""
+    """Return a topology's options, with the path of any edge file resolved against `folder`."""
     if not isinstance(options, FileOptions):
         return options
     return options.model_copy(update={"path": absolute(folder, options.path)})

@@ -108,7 +108,7 @@ def config_of(
     *,
     beside: Sequence[str] = (),
 ) -> Config | None:
-    """Return the configuration of a document, or `None` after recording its mistakes.
+    """Return the configuration in a document, or record its mistakes there and return `None`.
 
     `beside` has other keys that the file may have. They are suggested for misspelt keys.
     """

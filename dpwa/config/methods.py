@@ -1,4 +1,4 @@
-"""Methods, such as rules and algorithms. A setting selects a method. A method has options."""
+"""The methods that settings select, such as rules and algorithms, and the methods' options."""
 
 from __future__ import annotations
 

@@ -588,7 +588,7 @@ class Config(StrictModel):
         return self.join is not None
 
     def begins(self, name: str) -> bool:
-        """Return whether a node may start a cluster if no address answers. Other nodes wait.
+        """Return whether a node may start a new cluster if no seed answers. Other nodes wait.
 
         With `join: []`, the nodes in `nodes` may do so, or every node if `nodes` is empty.
         """
@@ -630,7 +630,7 @@ class Config(StrictModel):
         return tuple(node for node in self.nodes if node is not own)
 
     def codecs_for(self, reader: str) -> Callable[[str], str]:
-        """Return a function from a node's name to the codec for fetches of `reader` from this node.
+        """Return a function that maps a node's name to the codec for `reader`'s fetches from it.
 
         This is the codec of the link between the nodes, else of the node, else of the run. Peers
         that joined at run time use the codec of the run.

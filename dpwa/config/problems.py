@@ -60,7 +60,7 @@ class Problems:
         self._found.setdefault((place, loc), message)
 
     def add_lines(self, lines: Iterable[str]) -> None:
-        """Add mistakes in a different file, as lines that begin with file and line."""
+        """Add mistakes in another file (an edge file), as lines that begin with file and line."""
         self._elsewhere += lines
 
     def lines(self) -> list[str]:
@@ -107,7 +107,7 @@ def listing(names: Sequence[str], most: int = _LISTED_NAMES) -> str:
 
 
 def shown(text: str) -> str:
-    """Return text for a message, in quotes if it could be misread, and shortened."""
+    """Return text shortened for a message, in quotes if it could be misread without quotes."""
     short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     plain = _PLAIN.fullmatch(short) and short.isprintable()
     return short if plain else json.dumps(short, ensure_ascii=not short.isprintable())

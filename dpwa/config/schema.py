@@ -144,7 +144,7 @@ def local_nodes(ports: Sequence[int], host: str = "localhost") -> tuple[NodeConf
 
 
 def _with_off(setting: JsonObject) -> JsonObject:
-    """Return the schema of a setting. If the setting can be off, allow the text `off` and false."""
+    """Return a setting's schema, extended to allow `off` and false if the setting can be off."""
     if "off" in setting.get("enum", ()):
         return {**setting, "enum": [*setting["enum"], False]}
     if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:

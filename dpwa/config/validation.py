@@ -73,7 +73,7 @@ def plain_values(
 
 
 def mistakes(model: type[StrictModel], values: object, name: str) -> str:
-    """Return one line, with a code, about the mistakes in plain values that a model refused."""
+    """Return one line, with an error code, about the mistakes in values that a model refused."""
     document = Document()
     document.write((name,), values, SOURCE)
     read_model(model, document, (name,))
