@@ -143,9 +143,9 @@ class ArrayModel:
     def _step(
         self, data: ByteArray, start: int, base: ByteArray | None
     ) -> tuple[NumericArray, NumericArray]:
-        """Return the model's values at a byte range, and the peer's values minus the base values.
+        """Return this model's values at a peer's byte range, and the peer's values minus `base`.
 
-        If `base` is `None`, return the peer's values minus this model's values.
+        If `base` is `None`, this model's values are subtracted instead.
         """
         first = start // self._spec.item_bytes
         theirs = data.view(self._dtype)[: max(0, self.array.size - first)]

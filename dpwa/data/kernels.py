@@ -89,7 +89,7 @@ class Rounding:
 
 @functools.cache
 def _noise(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Return amounts of noise, and a mask of the float32 bits that a dtype keeps.
+    """Return noise amounts for random rounding, and a mask of the float32 bits that a dtype keeps.
 
     The caller adds up to `ROUNDED_ELEMENTS` successive amounts, from one of `_LEVELS` random
     starts. So each amount is distributed uniformly from 0 to one unit of the dtype.

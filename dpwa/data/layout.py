@@ -133,7 +133,7 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest of the names, dtypes, shapes and `frozen`. It has `FINGERPRINT_BYTES` bytes."""
+        """A digest (`FINGERPRINT_BYTES`) of all names, dtypes, shapes and any frozen parameters."""
         rows: list[object] = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
         if self.frozen:
             rows.append(self.frozen)
@@ -141,7 +141,7 @@ class Layout:
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """Texts of the tensors, and of `frozen` if it is set. Nodes compare these texts."""
+        """A text for any frozen parameters, and for each tensor. Nodes compare these texts."""
         frozen = [_FROZEN + self.frozen] if self.frozen else []
         return (*frozen, *map(_described, self.tensors))
 

@@ -30,11 +30,11 @@ class Payload:
     """A nested value of tensors, arrays and numbers, as one flat image of bytes.
 
     Containers are dicts (read in the sorted order of their keys, all str or all int), lists and
-    tuples. The image has each leaf's elements row by row, in native byte order. Larger elements
-    come first, so that there are no gaps. A leaf is named by its path, such as `['weights'][0]`.
-    Two layouts are equal if and only if the paths, dtypes and shapes of the leaves are equal. Types
-    of containers, strides and devices do not matter. Nor does it matter whether a leaf is a tensor,
-    an array or a number.
+    tuples. A leaf is a tensor, an array or a number. The image has each leaf's elements row by row,
+    in native byte order. Larger elements come first, so that there are no gaps. A leaf is named by
+    its path, such as `['weights'][0]`. Two layouts are equal if and only if the paths, dtypes and
+    shapes of the leaves are equal. Types of containers, strides and devices do not matter. Nor does
+    the kind of leaf.
 
     The value is read in place. Nothing is written to the user's memory before the first `assign`.
     Containers are never changed. A leaf that is not contiguous, not in native byte order, or not on
@@ -114,7 +114,7 @@ class Payload:
         return _rebuilt(self._value, iter(self._walked))
 
     def _parts(self, start: int, stop: int, nbytes: int) -> Iterator[tuple[_Leaf, int, int, int]]:
-        """Yield each leaf in a byte range, with the bytes and their offset in the range."""
+        """Yield leaves in a byte range, each with start and stop in it, and offset in the range."""
         if not 0 <= start <= stop <= self.nbytes or nbytes != stop - start:
             raise ValueError(
                 f"expected the bytes {start} to {stop} of {self.nbytes} (got {nbytes} bytes)"
@@ -229,7 +229,7 @@ def _sorted_keys(value: dict[Any, Any], path: str) -> list[Any]:
 
 
 def _rebuilt(value: Any, leaves: Iterator[_Leaf]) -> Any:
-    """Return a value with its leaves finished, and new containers around replaced leaves."""
+    """Return `value` with each leaf's result, and with new containers around replaced leaves."""
     if isinstance(value, dict):
         items = {key: _rebuilt(value[key], leaves) for key in _sorted_keys(value, "")}
         if all(items[key] is value[key] for key in items):

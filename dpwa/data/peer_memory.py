@@ -74,7 +74,7 @@ class PeerMemory(Closeable):
         return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
-        """Lease a peer's snapshot: `version` if it exists, otherwise the newest, or return `None`.
+        """Lease the peer's snapshot `version`, or the newest if that is gone, or return `None`.
 
         The snapshot must have this layout, and must not be older than `version`. The lease keeps
         the publisher from writing to the snapshot until the lease is released or this process ends.
@@ -202,7 +202,7 @@ class PeerFiles(Closeable):
 
 
 class _MappedSegment:
-    """A peer's file. It is mapped copy-on-write, so this process cannot change the file."""
+    """A peer's snapshot file, mapped copy-on-write, so that this process cannot change the file."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -237,7 +237,7 @@ class _MappedSegment:
             os.close(fd)
 
     def read_snapshot(self, layout: Layout, nonce: bytes) -> Snapshot | None:
-        """Return the snapshot in this file, or `None` if its node or its layout is different."""
+        """Return the file's snapshot if it has this layout and the node's `nonce`, else `None`."""
         header = SegmentHeader.unpack(self._map)
         if header is None or header.nonce != nonce or header.version == 0:
             return None

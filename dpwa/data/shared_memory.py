@@ -1,4 +1,4 @@
-"""The shared memory of a node: a folder of segments, and a board with the newest slot's number.
+"""A node's shared memory: a folder of snapshot files, and a board that tells which is the newest.
 
     /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
                                   slot-1     a segment (see segments.py)
@@ -135,7 +135,7 @@ def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
 
 
 def remains(name: str, root: Path = SHARED_MEMORY_ROOT) -> bool:
-    """Remove the named folder if its node has ended. Return whether the folder still exists."""
+    """Return whether the named folder still exists, after removing it if its node has ended."""
     path = root / name
     if _is_stale(path):
         shutil.rmtree(path, ignore_errors=True)

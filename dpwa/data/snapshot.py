@@ -1,4 +1,4 @@
-"""Leased snapshots. Publishing never waits for a reader, and a reader never sees a torn snapshot.
+"""Snapshots that readers lease. Publishing never waits for a reader, and no reader sees a torn one.
 
 Publishing writes into a slot without readers and makes it the newest. Reading leases the newest
 slot, which keeps the publisher from writing to it until the lease is released. A reader loses a
@@ -31,7 +31,7 @@ Condition = Callable[[], bool]
 
 @dataclass(frozen=True)
 class MergeTerms:
-    """The terms of a merge of a peer's snapshot."""
+    """The factors for a merge of a peer's snapshot, and this node's own snapshot if it is used."""
 
     factor: float  # the weight f of the peer, from 0 to 1
     # The bytes of this node's snapshot, shape `(nbytes,)`. With them, parameters become

@@ -41,16 +41,15 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Decode a payload to a piece with as many bytes as `room`, and return the piece.
+        """Decode a payload, and return the piece: `room` itself, or a view of `payload`.
 
-        The piece is a view of `payload`, or is `room` itself. The caller may read the piece until
-        `payload` or `room` changes, and may not write to it. `decode` allocates no memory for sizes
-        that the payload states.
+        The caller may read the piece until `payload` or `room` changes, and may not write to it.
+        `decode` allocates no memory for sizes that the payload states.
 
         Args:
             payload: untrusted bytes, which `decode` checks before use.
             dtype: the dtype of the values.
-            room: a writable buffer for the piece, shape `(nbytes,)`.
+            room: a writable buffer of the piece's size, shape `(nbytes,)`.
 
         Raises:
             ProtocolError: the payload does not fit a piece of this size and dtype. `room` is

@@ -66,7 +66,7 @@ class Int8(Codec):
 def _quantize(
     rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, room: torch.Tensor
 ) -> None:
-    """Compute scales `(rows, 1)` and 8-bit codes `(rows, values)`, and overwrite `room`."""
+    """Compute `scales` (rows, 1) and 8-bit `codes` (rows, values). `room` is scratch memory."""
     values = rows if rows.dtype == room.dtype else room.copy_(rows)
     torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True), out=scales)
     scales.mul_(SCALE_OF_LARGEST).clamp_(min=torch.finfo(scales.dtype).tiny)
@@ -77,7 +77,7 @@ def _quantize(
 def _blocks(
     values: torch.Tensor, payload: ByteArray, *others: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield values, codes, scales and `others` of all whole blocks, and then of the last block."""
+    """Yield the values, codes, scales and `others` of all full blocks, then of a partial block."""
     at = payload.nbytes - values.numel()  # because each value has a code of one byte
     scales = tensor_over(payload[:at], wide(values.dtype)).view(-1, 1)
     flat = [values, tensor_over(payload[at:], torch.int8), *others]

@@ -44,7 +44,7 @@ class PayloadMemory:
 
 
 class _Loan:
-    """The owner of an array's memory. Python deletes it with the last view of the array."""
+    """Owns an array's memory, and frees it for reuse when the last view of the array is deleted."""
 
     def __init__(self, memory: ByteArray, nbytes: int, free: deque[ByteArray]) -> None:
         self.__array_interface__ = memory[:nbytes].__array_interface__
