@@ -118,7 +118,7 @@ _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "
 
 
 def before_all_came(report: NodeReport) -> NodeReport:
-    """Return a report without its present peers, so that each peer counts as newly joined."""
+    """Return a report without its present peers, so that `changes` yields `joined` for each one."""
     absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
     return replace(report, peers=absent, pace=None)
 

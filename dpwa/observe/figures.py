@@ -1,4 +1,4 @@
-"""The figures of a node. Histories, run logs, metrics and views all use this list."""
+"""The list of numbers (figures) that a node reports, for histories, run logs, metrics and views."""
 
 from __future__ import annotations
 

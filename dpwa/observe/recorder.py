@@ -106,7 +106,7 @@ class NodeRecord(Service):
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
-        """Send a last answer to watching commands, because all peers may have ended."""
+        """Send a last answer to commands that watch the run, as perhaps no peer is left to ask."""
         if self._onlookers and self._ended is None:  # the program did not close the node
             self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
@@ -134,7 +134,7 @@ class NodeRecord(Service):
         return {"problem": f"the run log cannot be written ({self._problem})" * bool(self._problem)}
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:
-        """Answer with the samples and events that are newer than the request says."""
+        """Answer with samples after `message.since` and events after `message.events_after`."""
         if not message.of:
             self._onlookers.pop(sender, None)
             self._onlookers[sender] = message, reply

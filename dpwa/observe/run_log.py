@@ -186,7 +186,7 @@ def run_id(environ: Mapping[str, str]) -> str:
 
 
 def cluster_id(config: Config) -> str:
-    """Return a digest that distinguishes runs with different lists of nodes, without addresses."""
+    """Return a digest of the list of nodes, which tells runs apart without showing addresses."""
     listed = sorted(f"{node.name} {node.connect_endpoint}" for node in config.nodes)
     return hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
 
@@ -202,7 +202,7 @@ def settings_told(config: Config) -> JsonObject:
 
 
 def _may_be_told(key: str) -> bool:
-    """Return `False` for the methods of plugins, and for methods whose options are files."""
+    """Return whether a run log may contain setting `key`: no options of plugins, and no files."""
     found = method(key)
     if found is None:
         return True

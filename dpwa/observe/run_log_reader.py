@@ -161,7 +161,7 @@ def _log_file(path: Path) -> ProcessLog | None:
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:
-    """Return the first line of a run log, with a name and a time, or `None` for other files."""
+    """Return a run log's first line, or else data from its file name, or `None` for other files."""
     line = parsed(first)
     if line is None:
         return _told_by_name(path)
@@ -446,7 +446,7 @@ class _Gathering:
         return True
 
     def end_file(self) -> int:
-        """Finish a log, and return the number of damaged lines among its last `peers` lines."""
+        """Finish a log, and return how many of its last lines of type `peers` are damaged."""
         self._rows.keep_newest()
         for name in COUNTERS:
             self._before[name] += _known(self._latest.get(name))

@@ -148,7 +148,7 @@ class Watch(Closeable):
         self._thread.join(STOP_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
-        """Return whether each node has sent all records, or is in the report of another node."""
+        """Return whether each node has sent all its records, or another node has reported on it."""
         if self._turns < 2 or not all(n.answer or n.problem for n in self._nodes.values()):
             return False
         silent = [n for n in self._nodes.values() if n.answer is None and n.name != n.endpoint]
@@ -226,7 +226,7 @@ class Watch(Closeable):
             )
 
     def _ask_of_silent(self) -> None:
-        """Ask the reporting node about each silent node, once per `TOLD_EVERY_S` seconds."""
+        """Ask one answering node about each silent node, once per `TOLD_EVERY_S` seconds."""
         now, node = self._clock.now(), self._names.get(self._through)
         if node is None or node.link is None:
             return
@@ -311,7 +311,7 @@ class Watch(Closeable):
             self._follow(name, endpoint, is_there=is_there)
 
     def _require_same(self, namesake: _Followed, answer: HistoryAnswer) -> None:
-        """Distinguish two nodes with one name from one node at two addresses.
+        """Check that `answer` comes from the node `namesake`, not from another with its name.
 
         Raises:
             ProtocolError: these are two nodes, and the known node still answers.
