@@ -218,7 +218,7 @@ FAR_ABOVE = 10.0  # initial link rate, as a multiple of `max_upload_mbps`
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters of a scenario."""
+    """The parameters of a scenario that are estimated from a real run."""
 
     steps_ms: tuple[float, ...]  # of each node, in the order of the observed nodes
     jitter: float  # sigma of the steps of one node
@@ -363,7 +363,7 @@ class Simulated:
 
 
 def simulated(run: ObservedRun, fit: Fit) -> Simulated:
-    """Simulate a part of the run with a fit, and return figures like those of the real run."""
+    """Simulate `STEPS` steps of the run with a fit, and return figures to compare with the run."""
     from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
@@ -416,7 +416,7 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
 
 
 def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
-    """Return simulated/real stream time, and the seconds by which a simulated fetch is too short.
+    """Return simulated / real stream time, and real minus simulated seconds to wait for a fetch.
 
     The trainer also waits for other threads, which only its waiting time shows. If it hardly waits,
     the times of answers are compared instead.

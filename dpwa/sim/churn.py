@@ -1,4 +1,4 @@
-"""Starts, kills, returns and leaves of nodes, random or from a trace.
+"""Times at which simulated nodes start, are killed, return and leave, at random or from a trace.
 
 A trace is CSV with the columns time_s, node and event.
 """
@@ -25,7 +25,7 @@ TraceLine = tuple[float, int, str]
 
 
 def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
-    """Read a trace. Return its events by time, as (seconds, node index, one of `EVENTS`).
+    """Read a trace (CSV), and return its events by time: (seconds, node index, one of `EVENTS`).
 
     Raises ConfigError with all mistakes and their lines if the file cannot be read, or has
     mistakes.

@@ -154,13 +154,13 @@ class Conditions:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
-        """Return times of partition changes, each with the isolated nodes, or `None` at an end."""
+        """Return start times of partitions with the isolated nodes, and end times with `None`."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
         ends = [(p.ends_s, None) for p in self._partitions]
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
 
     def events(self) -> Iterator[NodeChange]:
-        """Yield the starts, kills, returns and leaves of nodes, in order of time.
+        """Yield each start, kill, return and departure of a node, in order of time.
 
         Raises:
             ConfigError: the trace of the scenario cannot be read, or has mistakes.

@@ -276,7 +276,7 @@ def _churn(churn: ChurnSpec, nodes: int) -> Iterator[Clash]:
 
 
 def _without_effect(scenario: Scenario) -> Iterator[Clash]:
-    """Yield the keys that would be ignored without notice."""
+    """Yield a mistake for each key that has no effect without another key."""
     churn, costs, network = scenario.churn, scenario.costs, scenario.network
     if churn.return_after_s is not None and churn.kill_every_s is None and not churn.lost:
         expected = "expected `kill_every_s` or `lost` as well, because no node is killed"

@@ -16,7 +16,7 @@ from dpwa.sim.tasks import TrainingTask
 
 @dataclass(frozen=True)
 class Sample:
-    """The run at one moment of virtual time.
+    """The figures of a run at one moment of virtual time.
 
     Attributes:
         time_s: virtual seconds since the start.
@@ -66,7 +66,7 @@ class NodeFigures:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The end of a simulated run.
+    """The samples, node figures and events of a simulated run.
 
     Attributes:
         samples: samples in order of time, from the start to the end.
@@ -124,7 +124,7 @@ MAX_SAMPLES = 2 * SAMPLES  # of a run with an unknown length
 
 @dataclass(frozen=True)
 class Moment:
-    """The values of a run at one moment."""
+    """The state of a run at one moment, from which the figures of a sample are computed."""
 
     time_s: float  # virtual seconds since the start
     round: float  # mean updates of a living node

@@ -231,7 +231,7 @@ class Scenario(StrictModel):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run, as `dpwa/sim/load.py` has read it.
+    """What to simulate: a scenario, the configuration of its nodes, and the options of its task.
 
     Attributes:
         scenario: the simulated scenario.

@@ -1,4 +1,4 @@
-"""Simulate a run with whole nodes, or as arrays if arrays are exact."""
+"""Simulate a run on arrays if these describe the run exactly, otherwise with whole nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpwa.sim.scenario import MAX_WHOLE_NODES, RunSpec, Scenario
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Import the engine for whole nodes if a scenario surely needs it, to check its libraries."""
+    """Import the node engine if a scenario surely needs it, to notice missing libraries early."""
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         import dpwa.sim.nodes.engine  # noqa: F401
 

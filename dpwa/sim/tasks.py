@@ -270,7 +270,7 @@ class Digits:
         return batch
 
     def _deal(self) -> tuple[Integers, Integers, Integers]:
-        """Return each node's offset and count in the list of dealt examples, and this list."""
+        """Return each node's offset and count in a list of example indices, and this list."""
         examples, nodes = len(self._labels), self._nodes
         if not self._options.private:
             return np.zeros(nodes, np.int64), np.full(nodes, examples), np.arange(examples)

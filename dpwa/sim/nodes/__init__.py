@@ -1,1 +1,1 @@
-"""The simulation of whole nodes in virtual time. Each has the objects of a real node."""
+"""The simulation of whole nodes, each with all objects of a real node, in virtual time."""

@@ -1,4 +1,4 @@
-"""Whole nodes in virtual time. Each node is a `DpwaConnection`, as in real programs.
+"""Simulates whole nodes in virtual time, each as a `DpwaConnection` like in real programs.
 
 One thread runs all nodes as greenlets, one at a time. The network between them is virtual. The same
 seed gives the same run, to the byte.

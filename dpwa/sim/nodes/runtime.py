@@ -116,7 +116,7 @@ class VirtualRuntime:
         self._threads.clear()
 
     def pass_by(self, seconds: float) -> None:
-        """Advance only this dead process's clock, as if its cleanup had waited."""
+        """Advance only the clock of this killed process, so that its cleanup need not wait."""
         self._passed_by_s += seconds
 
     def _now_of_dead(self) -> float:

@@ -34,7 +34,7 @@ class ScaledModel(ArrayModel):
     """The model of a simulated node. Its snapshots repeat the array `x`."""
 
     def _fill(self, room: NumericArray, array: NumericArray) -> None:
-        """Write a snapshot that repeats the values, because codecs depend on changes."""
+        """Fill a snapshot with copies of the array, because codecs may depend on changes."""
         size, copies = array.size, room.size // array.size
         super()._fill(room[:size], array)
         room[size : copies * size].reshape(-1, size)[...] = room[:size]

@@ -61,7 +61,7 @@ class ArrayRounds:
 
     @property
     def fits(self) -> bool:
-        """Whether arrays can simulate the run: only plain pulls in lockstep without failures."""
+        """Whether arrays suffice: the run is plain `gossip` in lockstep without failures."""
         spec, config = self._spec, self._config
         is_plain = config.algorithm == "gossip" and not self._rule.asks_leader
         longest_s = self._links.longest_s(min(MAX_READERS, spec.scenario.nodes))
