@@ -49,7 +49,7 @@ class Authenticator:
         return [each for each in (self._monitor, self._zap) if each is not None]
 
     def renew(self) -> None:
-        """Replace the monitor before a new listening socket is created."""
+        """Replace the socket for connection events, before a new listening socket is created."""
         self._monitor.close(0)
         self._authorizer.renew()
         self._monitor = self._new_monitor()
@@ -89,13 +89,13 @@ class Authenticator:
             self._changed()
 
     def close(self) -> None:
-        """Close the sockets, after the sockets that need answers are closed."""
+        """Close the authenticator's sockets after all sockets that need its answers are closed."""
         for each in self.sockets:
             each.close(0)
 
 
 def _answer(authorizer: Authorizer, question: list[bytes]) -> list[bytes]:
-    """Answer one question. It has a valid form, because ZeroMQ itself asks."""
+    """Answer one key check (ZAP), which is well-formed because ZeroMQ itself sends it."""
     to, empty, _version, request, _domain, address, _routing, _mechanism, key = question
     public = z85.encode(key).decode()
     is_allowed = authorizer.judge(public, address.decode())

@@ -61,7 +61,7 @@ class Authorizer:
         router.monitor(self.monitor_endpoint, EVENTS)
 
     def renew(self) -> None:
-        """Note that the socket is replaced, so that all connections are new."""
+        """Count all connections as ended, because a new listening socket replaces the old one."""
         self._renewed += 1
         self.ended = self._accepted
         self._heard.clear()

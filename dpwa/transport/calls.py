@@ -1,4 +1,4 @@
-"""Calls: single questions to an address, each on a separate connection."""
+"""Calls: each asks the process at an address one question, on a separate connection."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Calls:
             self._look_at(call)
 
     def close(self) -> None:
-        """End all calls without calling `failed`. No more calls can start."""
+        """End all calls without their `Question.failed` callbacks. No more calls can start."""
         self._zmq_context = None
         for call in list(self._calls.values()):
             self._end(call)

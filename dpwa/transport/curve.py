@@ -27,7 +27,7 @@ class CurveAuthorizer(Authorizer):
         self._strangers: set[str] = set()
 
     def guard(self, router: Socket) -> None:
-        """Make a socket require keys, and report connections."""
+        """Make a socket require keys, and start its connection monitor."""
         router.curve_server = True
         router.curve_secretkey = self.keyring.own.secret.reveal()
         router.zap_domain = ZAP_DOMAIN

@@ -34,7 +34,7 @@ class _Allowed:
 
 
 class Keyring:
-    """The nodes whose keys a node knows. One thread calls `reload`. Any thread calls the rest.
+    """The keys of a node, and of the nodes that it allows. One thread calls `reload`, any the rest.
 
     `told` keys are allowed in addition to the keys in the folder. Raises `UserError` without CURVE,
     if the secret key of the node is missing, or if other users can read it or add keys to the
