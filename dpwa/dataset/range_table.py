@@ -44,7 +44,7 @@ class DatasetRanges:
 
 
 def shuffled(size: int, seed: int, epoch: int, *, shuffle: bool = True) -> np.ndarray:
-    """Return the indices 0 to size - 1 in the order of an epoch.
+    """Return the indices 0 to size - 1, in the random order of `epoch` if `shuffle` is set.
 
     The array has the shape (size,) and is int64. `numpy.random.RandomState` shuffles it. This class
     has the same random numbers in all versions of NumPy (NEP 19), so nodes with different versions
@@ -159,7 +159,7 @@ class RangeTable:
             self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
 
     def read_rows(self) -> None:
-        """Read the leases of all ranges. All copies then have the earlier acknowledgements."""
+        """Read the table's row of each range. All copies then have the earlier acknowledgements."""
         self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
             self.leases.handed_out.discard(number)
@@ -177,9 +177,9 @@ class RangeTable:
         self._unconfirmed.clear()
 
     def remember(self, numbers: Collection[int]) -> None:
-        """Mark ranges on which nodes had trained before all nodes were restarted.
+        """Record in the table that the ranges `numbers` were done before all nodes restarted.
 
-        Wait until the other nodes have marked their ranges, too, or until a node has claimed a
+        Wait until the other nodes have recorded their ranges, too, or until a node has claimed a
         range, or until the time limit.
         """
         if numbers:

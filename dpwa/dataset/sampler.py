@@ -200,7 +200,7 @@ class SharedSampler(Sampler[int], Closeable):
         return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the epoch of a `state_dict`. Call this method before you request an index.
+        """Continue the epoch that `state_dict` saved. Call this method before you request an index.
 
         If all nodes were restarted, each node loads its own state. Ranges that are done in any of
         these states are not handed out again. This method waits at most `collective_timeout_s`
@@ -225,7 +225,7 @@ class SharedSampler(Sampler[int], Closeable):
         self._table.remember(set(done))
 
     def close(self) -> None:
-        """Release this node's ranges, and close its tables. Other samplers lose the tables, too."""
+        """Release this node's ranges, and close the tables, also for samplers that share them."""
         with suppress(ClosedError):
             self._give_back()
         self.tables.close()
