@@ -1,1 +1,1 @@
-"""Discovery: which node a process is, and where its peers are, from users, files and launchers."""
+"""Find a node's name and its peers, from arguments, files, environment variables or launchers."""

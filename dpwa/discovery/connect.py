@@ -103,7 +103,7 @@ def _require_no_import_by_worker() -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """A place that was searched for the settings of this node, with a text about its contents."""
+    """A place that was searched for this node's settings, and what was found there, as text."""
 
     place: str
     found: str
@@ -174,7 +174,7 @@ def find(
 
 
 def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that were passed in code, with paths relative to a folder."""
+    """Return the settings in `overrides`, with relative paths resolved against `folder`."""
     found = dict(overrides)
     for setting, *option in PATHS:
         value = found.get(setting)

@@ -1,4 +1,4 @@
-"""The address at which peers reach this machine, from the user's interface or a route.
+"""Find the address at which peers reach this machine, by environment variables or by a route.
 
 Clusters have several networks. The variables that choose an interface are those of Gloo and NCCL,
 because users have set them already.
@@ -24,7 +24,7 @@ _REQUEST = struct.Struct("256s")
 
 @dataclass(frozen=True)
 class OwnHost:
-    """An address of this machine, with the reason for choosing this address as text."""
+    """An address of this machine, and a text that says why it was chosen."""
 
     host: str
     reason: str
@@ -50,12 +50,12 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
 
 
 def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
-    """Return the address of this machine for peers in the network of `toward`."""
+    """Return this machine's address on the user's chosen interface, or on the route to `toward`."""
     return named_host(environ) or _on_route(toward)
 
 
 def reachable_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return the first non-loopback address of this machine, by variable, route or interface."""
+    """Return a non-loopback address: on the user's chosen interface, a route, or any interface."""
     routes = (own_host(environ, toward) for toward in OUTSIDE)
     cards = (_address_of(name) for _, name in socket.if_nameindex() if _is_linux())
     hosts = (*routes, *(OwnHost(host, "of an interface") for host in cards if host))

@@ -1,4 +1,4 @@
-"""The launchers that may have started this process, and their information about its run.
+"""The launchers that may have started this process, and the information that each one gives.
 
 **torchrun**, and other launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
 processes exchange their addresses once, through the store of the run. They make no process group.
@@ -147,7 +147,7 @@ class _Exchange:
             )
 
     def all(self, what: str, value: JsonObject) -> list[JsonObject]:
-        """Send a value to all ranks. Return the values of all ranks, in order of rank."""
+        """Send `value` to all ranks, and return the values of all ranks, in order of rank."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say(what, json.dumps([self._process, value]))
@@ -247,7 +247,7 @@ class Ray:
     variables: tuple[str, ...] = ()
 
     def told(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Ask Ray itself, because Ray sets no environment variables."""
+        """Describe this actor or task by Ray's API, because Ray sets no environment variables."""
         ray: Any = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return ""
@@ -464,6 +464,6 @@ def _number_below(size: int, environ: Mapping[str, str], variable: str, whose: s
 
 
 def number(environ: Mapping[str, str], variable: str) -> int | None:
-    """Return the whole number of at least 0 in a variable, or `None` if there is none."""
+    """Return the non-negative integer in an environment variable, or `None` if there is none."""
     text = environ.get(variable, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None
