@@ -1,4 +1,4 @@
-"""Asking probes members, requests admission, and connects to nodes that want to join."""
+"""Asking: a node's probes, its requests for admission, and its connections to joining nodes."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class Asking(Listener):
     def _ask_at_address(
         self, seed: Seed, found: tuple[str, ...] | str, known: Collection[str]
     ) -> None:
-        """Request admission at unknown addresses of a host name, or record the look-up's error."""
+        """Request admission at `found` addresses not in `known`, or record a failed look-up."""
         if isinstance(found, str):
             self._failed(seed.endpoint, JoinAnswer(found))
             return

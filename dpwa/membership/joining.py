@@ -58,7 +58,7 @@ class JoinOutcome:
                 self.changed.notify_all()
 
     def refuse(self, reason: str) -> None:
-        """Record that no node will ever admit this node, unless a node has already admitted it."""
+        """If this node is not yet admitted, record that no node will ever admit it."""
         with self.changed:
             if not self.is_in:
                 self.refused = reason
@@ -78,7 +78,7 @@ class JoinOutcome:
 
     @property
     def answers(self) -> Mapping[str, tuple[JoinAnswer, ...]]:
-        """The answers from each place, for each of its addresses."""
+        """The answers by endpoint: one from each address of the endpoint, or `NOT_YET`."""
         with self.changed:
             return {
                 place: tuple(self._answers.get(address, NOT_YET) for address in addresses)
@@ -87,7 +87,7 @@ class JoinOutcome:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """The reasons for refused admission, by endpoint, without this node's own endpoints."""
+        """The reasons why nodes did not admit this node, by endpoint, except its own endpoints."""
         return {
             place: " and ".join(dict.fromkeys(answer.problem for answer in answers))
             for place, answers in self.answers.items()
@@ -96,7 +96,7 @@ class JoinOutcome:
 
     @property
     def is_clear(self) -> bool:
-        """Whether this node was admitted or finally refused, or no asked node is undecided."""
+        """Whether this node was admitted or finally refused, or no node's answer is `undecided`."""
         return self.is_in or bool(self.refused) or not self._any("undecided")
 
     @property
@@ -210,14 +210,14 @@ class _Attempts:
 
 
 class Seeds:
-    """The endpoints to ask for admission, each with random pauses that double up to a limit."""
+    """The endpoints to ask for admission, each with random exponential backoff up to a limit."""
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
         self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
         self._rng = rng
 
     def add_seed(self, seed: Seed) -> None:
-        """Add an endpoint to ask for admission, unless it is known or endpoints are too many."""
+        """Add an endpoint to ask for admission, if it is new and fewer than `MAX_SEEDS` exist."""
         is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
         if is_new and len(self._attempts) < MAX_SEEDS:
             self._attempts.append(_Attempts(seed, due=0.0))

@@ -97,7 +97,7 @@ class MemberList:
             return self._members.digest()
 
     def pack_news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
-        """Pack some entries to send to a node, or all if the node has a different member list.
+        """Pack some of the entries about members for node `to`, or all if its member list differs.
 
         While changes spread, many nodes know other members for a moment. So if there are many
         members, all entries are sent only from time to time, but always to a new node, whose digest
@@ -120,7 +120,7 @@ class MemberList:
         self._apply(self._members.receive_entries, entries)
 
     def believe(self, entry: MemberEntry) -> None:
-        """Accept an entry about a node that was called and has answered."""
+        """Accept an entry about a node, because this node called the node and got an answer."""
         self._apply(self._members.believe, entry)
 
     def to_check(self) -> list[MemberEntry]:
@@ -128,16 +128,16 @@ class MemberList:
             return self._members.to_check(self._clock.now(), self._rng)
 
     def checked(self, claim: MemberEntry, incarnation: int | None) -> None:
-        """Note the incarnation that answered at the endpoint of a claim. `None`: no answer."""
+        """Record the result of checking an entry: the incarnation at its endpoint, or `None`."""
         self._apply(self._members.checked, claim, incarnation)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Record that a claim was not checked, because no call could be started."""
+        """Record that an unverified entry could not be checked now, because no call could start."""
         with self._lock:
             self._members.unchecked(claim)
 
     def outlive(self, entries: Iterable[MemberEntry]) -> None:
-        """Raise this node's incarnation above all entries of its name that came at admission."""
+        """Raise this node's incarnation above all `entries` with its name, sent at admission."""
         with self._lock:
             self._members.outlive(entries)
 
@@ -156,7 +156,7 @@ class MemberList:
         return self._clock.now()
 
     def heard_at(self, name: str) -> float:
-        """Return the time of the last message of a node, on the clock of `now`."""
+        """Return the time of the last message of a node, on the same clock as the method `now`."""
         with self._lock:
             return self._members.heard_at(name)
 

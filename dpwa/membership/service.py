@@ -1,4 +1,4 @@
-"""The services and listeners for the messages of members, on the threads of a node."""
+"""The services and listeners with which a node handles membership messages, on its threads."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class _Doubt:
 
 
 class Names:
-    """Decides whether new nodes may have their names. It belongs to one thread.
+    """Decides whether a joining node's name is free. It belongs to one thread.
 
     A member keeps its name while it lives. A connection does not show whether it lives. If a
     process was killed, its connection stays up for some seconds if its children hold the socket, or
