@@ -71,7 +71,7 @@ class SavedPart:
     count: int
 
     def difference(self, kind: Layout) -> str:
-        """Return the first difference of the saved tensors from `kind`, or "" if there is none."""
+        """Return the first difference between the saved tensors and the layout `kind`, or ""."""
         if self.fingerprint == kind.fingerprint:
             return ""
         return kind.difference(self.descriptions, self.count) or "not in its description"
@@ -88,14 +88,14 @@ class Saved:
     parts: Mapping[str, SavedPart]
 
     def difference(self, part: str, kind: Layout | None) -> str:
-        """Return the first difference of a saved part from `kind`, or "". `None` fits any part."""
+        """Return how a saved part differs from the layout `kind`, or "". `None` fits any part."""
         found = self.parts.get(part)
         if found is None:
             return "the checkpoint does not have this part"
         return "" if kind is None else found.difference(kind)
 
     def path(self, part: str) -> Path:
-        """Return the file of a part, or the record file if the part does not exist."""
+        """Return the file of a part, or the checkpoint's JSON file if it does not have the part."""
         return self.folder / (
             _file_of(self.name, part) if part in self.parts else self.name + _RECORD
         )
@@ -182,11 +182,11 @@ class CheckpointFolder:
         return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
-        """Never remove a checkpoint from now on, because newer checkpoints do not replace it."""
+        """Keep checkpoint `name` despite newer checkpoints, because its state was not loaded."""
         self._spared.add(name)
 
     def _make_folder(self) -> None:
-        """Create a missing folder, and flush its name to the disk, in case of a power failure."""
+        """Create a missing folder, and sync its parent folder to disk, in case of power failure."""
         made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in made:

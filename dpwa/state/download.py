@@ -34,7 +34,7 @@ class _DonorQueue:
 
 
 class Download:
-    """The missing, requested and received pieces of one image, the bytes of a part of a state."""
+    """Tracks the missing, requested and received pieces of one state part's bytes (its image)."""
 
     def __init__(self, count: int, window: int = WINDOW) -> None:
         self._missing = deque(range(count))
@@ -69,7 +69,7 @@ class Download:
         self._miss(lost)
 
     def stalled(self, now: float) -> list[str]:
-        """Return the donors with requested pieces that have sent no piece for `STALL_S` seconds."""
+        """Return the donors that owe requested pieces and have sent none for `STALL_S` seconds."""
         return [
             donor
             for donor, lane in self._lanes.items()
@@ -169,7 +169,7 @@ class Candidate:
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
-        """Return whether a peer's training clock can have risen from its last report to `clock`."""
+        """Return whether a peer's training clock can have reached `clock` since its last report."""
         return can_have_grown(self.clock or 0.0, clock, now - self.said)
 
     @property
@@ -192,7 +192,7 @@ class Candidates:
     first_trained: float | None = None  # the time when a peer first reported a training
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Add reachable peers, and remove other peers, except peers that are never asked again."""
+        """Add the peers in `names`, and remove others, except excluded peers (`is_lost`)."""
         for name in names:
             if name not in self.peers:
                 self.peers[name] = Candidate(now, is_lost=name in self.without)
@@ -240,7 +240,7 @@ class Candidates:
             peer.offer, peer.is_lost = None, True
 
     def counted(self, clock: float) -> float:
-        """Return a donor's clock, up to the limit that peers confirm. See `policy.beginners`."""
+        """Return a donor's clock, limited by other peers' clocks. See `policy.beginners`."""
         return min(clock, self._most_borne_out)
 
     @property
@@ -265,7 +265,7 @@ class Candidates:
         )
 
     def _chosen(self, now: float) -> list[str]:
-        """Return the peers with enough training, to ask them for a copy. The fastest is first."""
+        """Return the most trained peers, to ask for a copy of their state. The fastest is first."""
         since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []

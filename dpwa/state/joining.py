@@ -93,7 +93,7 @@ CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accep
 
 @dataclass(frozen=True)
 class Patience:
-    """The maximum times that a joining node waits for peers that may send a state."""
+    """The time limits of a joining node, for waiting for peers that may send a state."""
 
     refused_s: float = GRACE_S  # for peers that refuse connections: they may not listen yet
     connecting_s: float = CONNECT_S  # for peers that neither refuse nor accept connections
@@ -363,7 +363,7 @@ class _Attempt:
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
-        """Return whether a copy equals the current copy. If no donor is left, accept any copy."""
+        """Return whether `offer` equals the fetched copy. If no donor is left, accept any offer."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
@@ -445,7 +445,7 @@ class _Attempt:
         return state is LinkState.DOWN and age_s < patience.refused_s
 
     def _is_any_open(self, states: Collection[LinkState]) -> bool:
-        """Return whether a peer is connecting, or no peer is connected and an idle peer is next."""
+        """Return whether a peer is connecting, or an idle peer will be, since none is connected."""
         is_next = not self._are_some_up and LinkState.IDLE in states
         return is_next or LinkState.CONNECTING in states
 

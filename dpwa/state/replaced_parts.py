@@ -51,7 +51,7 @@ _NUMERIC_KINDS = "biufc"
 
 
 def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart]:
-    """Copy raw parameters with any strides. `layout` has a single tensor, or plain bytes."""
+    """Copy raw parameters of any strides to a part. `layout` has one tensor, or plain bytes."""
     spec = layout.tensors[0]
     image_layout = _layout_of(source.nbytes)
     image = image_layout.empty()

@@ -54,7 +54,7 @@ class StateRestore:
         return tuple(sorted(self._refused))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
-        """Ask only `donors` from now on (`None`: any peer), and skip checkpoints above `clock`."""
+        """From now on, use only `donors` (`None`: any), and checkpoints up to the clock `clock`."""
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
@@ -154,7 +154,7 @@ class StateRestore:
             return result
 
     def _blame(self, donors: Collection[str]) -> None:
-        """Refuse the donor of an unfit part. After several donors, use only one donor at a time."""
+        """Exclude the donor of an unusable part. After several donors, use one donor at a time."""
         if len(donors) == 1:
             self._refused.update(donors)
         self._is_alone |= len(donors) > 1

@@ -1,4 +1,4 @@
-"""An image has tensors as the bytes of a safetensors file, with the same layout on every node.
+"""An image: the bytes of a safetensors file with tensors, with the same layout on every node.
 
     8 bytes     length of the header, little-endian
     header      JSON, padded with spaces: dtype, shape and place of each tensor
@@ -98,7 +98,7 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class StatePart:
-    """A part of a state, such as the part of the model."""
+    """A part of a training state, such as the model or the optimizer."""
 
     kind: Layout  # must be equal to the kind of the part that it replaces
     layout: ImageLayout

@@ -1,4 +1,4 @@
-"""A donor's service, which sends the training's state to joining nodes on the RxThread."""
+"""A donor's service, which sends its state to joining nodes, on its answering thread (RxThread)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States moves a node's state from peers, to peers, and to disk."""
+"""States: loads a node's state from peers or from disk, and copies it to peers and to disk."""
 
 from __future__ import annotations
 
