@@ -28,7 +28,7 @@ class Barriers:
 
     @property
     def known(self) -> int | None:
-        """The number of barriers that this node has passed, or `None` before its first view."""
+        """The number of barriers passed, or `None` before this node's first membership view."""
         return self.passed if self._has_part else None
 
     def missed(self, told: Mapping[str, Told]) -> int:

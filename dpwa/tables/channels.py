@@ -136,7 +136,7 @@ class IncomingStream:
         self._data = bytearray()
 
     def is_next(self, number: int) -> bool:
-        """Return whether `number` is the next message's. Request missing messages before it.
+        """Return whether message `number` is the next in order. Request missing messages before it.
 
         Missing messages are requested once. If that fails, the sender sends them again after a
         while. Messages that arrived and cannot be accepted yet are not requested. Otherwise all
@@ -316,7 +316,7 @@ class ReliableChannels:
     # Suspicion
 
     def is_elsewhere(self) -> bool:
-        """Return whether a member reported a different view more than `UNREACHABLE_S` ago."""
+        """Return whether a member reported a different membership view over `UNREACHABLE_S` ago."""
         if self._elsewhere_at is None or self.now - self._elsewhere_at <= UNREACHABLE_S:
             return False
         self._elsewhere_at = None

@@ -97,7 +97,7 @@ def digest_of(applied: Mapping[str, tuple[int, int]]) -> bytes:
 
 
 def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int = 0) -> TablePlan:
-    """Return the plan of a new table, which a member makes after its view has started."""
+    """Return the plan of a new table, made after the start of the current membership view."""
     placement, needed = initial(members, shards, spec.replicas), (epoch,) * shards
     return TablePlan(spec, shards, False, placement, needed=needed, epoch=epoch)
 

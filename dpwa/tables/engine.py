@@ -277,7 +277,7 @@ class Engine:
         return not self._group.may_meet() or self._mail.now - began >= meet_s
 
     def _is_minority(self, names: Collection[str]) -> bool:
-        """Return whether these members are too few to start, because other nodes may start, too.
+        """Return whether `names` are at most half of all nodes, so other nodes could start, too.
 
         After a call has timed out, a minority may start.
         """
@@ -377,7 +377,7 @@ class Engine:
             self._make(number, spec, shards, is_own=True)
 
     def announce(self, number: int) -> None:
-        """If this node is the first member, report to all that a table has its initial values."""
+        """If this is the first member, notify all members that a table has its initial values."""
         if self._has_begun and self._mail.view.names[0] == self._own:
             self._mail.say_to_all(Item(TableReady, {"table": number}))
             fault_points.reached("table.ready")
@@ -387,7 +387,7 @@ class Engine:
         self.barriers.arrive(self._mail.now)
 
     def wait_no_longer(self) -> None:
-        """Allow a start without missing nodes after `startup_s`, because a call has timed out."""
+        """Let tables start without missing nodes after `startup_s`, since a call has timed out."""
         self._has_waited = True
 
     def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:

@@ -120,7 +120,7 @@ class User:
                 )
 
     def present(self, deadline: Deadline) -> Present:
-        """Wait until all members have started the view, and return the view's state."""
+        """Wait until all members have started the membership view, and return the tables' state."""
         present = self._present()
         if present is not None:
             return present
@@ -185,7 +185,7 @@ class User:
         return present.view.names[0] == self._contacts.own.name
 
     def wait_for_news(self, number: int, present: Present, deadline: Deadline) -> None:
-        """Wait until the view or a table changes. Raise an error if a member's table differs."""
+        """Wait until the members or a table change. Raise an error if a member's table differs."""
 
         def is_news() -> bool | None:
             self.pending.check(number)

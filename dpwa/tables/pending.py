@@ -26,7 +26,7 @@ AddedParts = list[tuple[int, int | None, ByteArray]]  # by shard: number of ids,
 
 @dataclass(frozen=True)
 class Present:
-    """State of the view's tables. The object never changes. The engine replaces it."""
+    """The tables' state in a membership view. The object never changes. The engine replaces it."""
 
     view: GroupView
     is_ready: bool = False  # whether all members have sent their reports
@@ -144,7 +144,7 @@ class PendingOperations:
                 raise error
 
     def ask(self, ask: PendingRead) -> int:
-        """Register a request, and return the number that its answer must have."""
+        """Register a request to read, and return its number, which the answer repeats."""
         with self.changed:
             self._requests += 1
             self._asked[self._requests] = ask

@@ -112,9 +112,7 @@ class Replication:
             self._acknowledge(client, awaited[0], awaited[2])
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
-        """Drop the first values of a node that is no longer the first member, because it is too
-        late.
-        """
+        """Drop initial values that a node sends too late, when it is no longer the first member."""
         is_ready = self._store.tables[message.table].is_ready
         if message.is_first and (is_ready or message.name != self._mail.view.names[0]):
             return message.model_copy(update={"rows": 0}), b""

@@ -85,7 +85,7 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacemen
 
 
 def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> ShardPlacement:
-    """Return the placement in a new view. All members compute the same placement.
+    """Return the placement of shards in a new membership view. All members compute the same one.
 
     Surviving copies stay on their members, and the earliest of them is the primary. Missing
     replicas go to the members with the fewest copies. Among equals, the first member of the view

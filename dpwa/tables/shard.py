@@ -1,4 +1,4 @@
-"""Base class of shard copies, primary or replica, for all kinds of rows.
+"""Base class of shard copies (primary or replica) of tables with row numbers or with keys.
 
 An addition carries the id of its client and a counter. The counter is 1, 2, 3, ... for the
 additions of this client to this shard. The shard stores the last counter of each client together

@@ -16,7 +16,7 @@ from dpwa.wire.tables import Numbered, TableAddition, TableGet, TableHoldings
 
 
 class ShardStore:
-    """The tables and copies of a node. Only the engine's thread uses it."""
+    """The tables and shard copies of a node. Only the engine's thread uses it."""
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
@@ -65,7 +65,7 @@ class ShardStore:
         return {k: copy.memory for k, copy in self.copies.items() if copy.memory is not None}
 
     def settle(self, number: int, plan: TablePlan) -> None:
-        """Make and drop copies of a table according to the plan for a new view."""
+        """Make and drop shard copies of a table by the plan for a new membership view."""
         self.tables[number] = plan
         mine = plan.placement.held_by(self._own)
         for key in [k for k in self.copies if k[0] == number and k[1] not in mine]:
@@ -148,7 +148,7 @@ class ShardStore:
         self.copies[key].rank = plan.placement.holders[key[1]].index(self._own)
 
     def _needed(self, number: int, plan: TablePlan, shard: int) -> int:
-        """Return the lowest epoch of copies with all acknowledged additions. See `Known`."""
+        """Return the first epoch whose copies have all acknowledged additions. See `Known`."""
         holders, copy = plan.placement.holders[shard], self.copies.get((number, shard))
         is_to_come = self._own in holders and (copy is None or copy.epoch < plan.epoch)
         return plan.needed[shard] if is_to_come or not holders else plan.epoch

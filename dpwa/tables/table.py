@@ -197,8 +197,7 @@ class ArrayTable(Table):
         return PendingGet(lambda: self.get(ids), self._user.runtime)
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
-        """Add to all rows, or to some rows. If a row occurs several times, its additions are
-        summed.
+        """Add `data` to all rows or `row_ids`. If a row occurs several times, its data are summed.
 
         Args:
             data: a number, list, array or tensor of the rows' shape. The values are copied.
@@ -239,7 +238,7 @@ class KeyValueTable(Table):
         return self._read(split_keys(known, self._shards), known, len(known))
 
     def add(self, keys: Any, data: Any, *, sync: bool = False) -> None:
-        """Add to the values of keys. If a key occurs several times, its additions are summed.
+        """Add `data` to the values of `keys`. If a key occurs several times, its data are summed.
 
         Args:
             keys: as for `get`.
@@ -280,8 +279,7 @@ class SyncedArray:
         self._last = self.value.copy()
 
     def sync(self) -> np.ndarray:
-        """Add the changes since the last call, set `value` to the sum over all workers, and return
-        it.
+        """Add local changes since the last call, set `value` to all workers' sum, and return it.
 
             add(current - last), then last = current = get()
 

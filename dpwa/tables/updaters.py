@@ -98,7 +98,7 @@ _REGISTRY: Registry[type[Updater]] = Registry("updater")
 
 
 def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
-    """Return a decorator that registers an updater class under a name for tables.
+    """Return a decorator that registers an updater class under `name`, for use in tables.
 
     Raises:
         UserError: a different updater has this name already.
@@ -219,5 +219,5 @@ class LeaseUpdater(Updater):
     form = COLUMNS, "float64"
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Change the rows whose present holder equals the former holder in the addition."""
+        """Change only leases whose current holder is the former holder that the addition names."""
         change_rows(values, delta)
