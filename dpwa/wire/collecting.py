@@ -1,4 +1,4 @@
-"""Messages of collectives: introductions, posts, votes, outcomes, requests to join, pulls.
+"""Messages of collectives: introductions, progress, votes, outcomes, join requests, data pulls.
 
 Only pulls are answered. `dpwa.policy.ballots` has the meaning of the other messages.
 """
@@ -67,7 +67,7 @@ class Vote(_OfGroup):
 
 
 class CollectiveOutcome(_OfGroup):
-    """Report the outcome of a collective, and the next view in `members`, `since` and `before`."""
+    """Report a collective's outcome and the next membership view (`members`, `since`, `before`)."""
 
     type: Literal["outcome"] = "outcome"
     view: ViewId

@@ -145,7 +145,7 @@ class FetchSession:
 
 
 def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
-    """Return the outcome that a peer's refusal means. `ProtocolError` for other answers."""
+    """Return the outcome of a request that a peer refused. `ProtocolError` for other answers."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)

@@ -41,7 +41,7 @@ from dpwa.wire.fields import (
 
 
 class Fetch(BaseMessage):
-    """Ask a peer for its newest snapshot, or pieces of it, with the layout `fingerprint`.
+    """Ask a peer for all or some pieces of its newest snapshot, if its layout has `fingerprint`.
 
     `chunk_bytes`, `first` and `count` select pieces of `Layout.pieces`. With `count` 0, all pieces
     from `first` on are sent. `can_map` asks for shared memory instead. If `version` is not 0, only
@@ -107,7 +107,7 @@ class Identity(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """Announce that the sender is leaving, so that no peer reports a lost node. A peer answers.
+    """Announce that the sender leaves, so that its peers do not report it as lost. A peer answers.
 
     `reason` is empty if the node has finished. Otherwise it says why the node has left.
     """
@@ -124,7 +124,7 @@ class GoAway(BaseMessage):
 
 
 class Finishing(BaseMessage):
-    """Send the fields of an `Ending`, and the newest snapshot's version. A peer sends its own."""
+    """Report progress in `finish` (`Ending`) and the newest version. A peer sends its own."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
@@ -180,7 +180,7 @@ class NewsMessage(BaseMessage):
 
 
 class NotReady(BaseMessage):
-    """Answer that there is no snapshot, or no newer one than the asking node has merged."""
+    """Answer that there is no snapshot, or only the one that the asking node has merged."""
 
     type: Literal["not_ready"] = "not_ready"
 
@@ -207,7 +207,7 @@ class OtherSettings(BaseMessage):
 
 
 class Refused(BaseMessage):
-    """Refuse a request because of the protocol version, the codec, or the terms."""
+    """Refuse a request because of its protocol version, its codec, or its kind of transaction."""
 
     type: Literal["refused"] = "refused"
     reason: Reason
@@ -318,7 +318,7 @@ def unpack_news(data: Frame) -> News:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Return the payload of `OtherModel`: the number of tensors, and the descriptions that fit."""
+    """Return the payload of `OtherModel`: the tensor count, and as many descriptions as fit."""
     ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
     fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
     return pack([len(layout.descriptions), layout.descriptions[:fitting]])

@@ -28,7 +28,7 @@ NARROW = 1024  # number of pieces from which the shard of a few tensors is chose
 
 
 def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
-    """Return the shard of a turn (0, 1, 2, ...). A snapshot without structure is one shard."""
+    """Return the shard of fetch `turn`, from 0. A snapshot without structure is one shard."""
     nbytes = layout.nbytes
     if fraction >= 1.0 or not nbytes:
         return WHOLE

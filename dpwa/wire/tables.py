@@ -22,7 +22,7 @@ Client = Annotated[str, Field(min_length=1, max_length=limits.MAX_CLIENT_CHARACT
 
 
 class FromMember(BaseMessage):
-    """Base class of messages that a member of a view sends."""
+    """Base class of messages from one member of a membership view to another."""
 
     name: Name
     incarnation: Incarnation
@@ -41,7 +41,7 @@ class TableSeen(FromMember):
 
 
 class TableElsewhere(FromMember):
-    """Answer that the sender and the receiver of a message are in different views."""
+    """Answer that the sender and receiver of a message are in different membership views."""
 
     type: Literal["table_elsewhere"] = "table_elsewhere"
 
@@ -61,13 +61,13 @@ class InPieces(Numbered):
 
 
 class TableHoldings(InPieces):
-    """Announce the sender's tables and shard copies at the beginning of a view."""
+    """Announce the sender's tables and shard copies when a membership view begins."""
 
     type: Literal["table_holdings"] = "table_holdings"
 
 
 class TableMade(InPieces):
-    """Announce that a table was made in this view. The payload describes it."""
+    """Announce a table that was made in the current membership view. The payload describes it."""
 
     type: Literal["table_made"] = "table_made"
     table: TableNumber
@@ -75,7 +75,7 @@ class TableMade(InPieces):
 
 
 class TableReady(Numbered):
-    """Announce that the first values of a table are in place."""
+    """Announce that the initial values of a table are stored."""
 
     type: Literal["table_ready"] = "table_ready"
     table: TableNumber
@@ -156,7 +156,7 @@ class TableGet(InPieces):
 
 
 class TableGot(BaseMessage):
-    """The bytes of the requested rows, from `start` on, of `nbytes` in total.
+    """A piece of the answer to a `TableGet`: row bytes from `start` on, of `nbytes` in total.
 
     `image` names the memory with the values of the shard, for nodes on the same host. 0: none.
     """

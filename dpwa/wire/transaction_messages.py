@@ -65,7 +65,7 @@ class Prepared(BaseMessage):
 
 
 class TransactionDecision(BaseMessage):
-    """Send whether a transaction is committed. The sender repeats this until it is acknowledged."""
+    """Commit or abort a transaction. The sender repeats this message until it is acknowledged."""
 
     type: Literal["decision"] = "decision"
     transaction: Transaction

@@ -11,7 +11,7 @@ from dpwa.wire.fields import BaseMessage, Count, OptionalName
 
 
 class AskHistory(BaseMessage):
-    """Ask a node for samples newer than `since`, oldest first, and for events with higher numbers.
+    """Ask a node for samples after time `since`, oldest first, and events after `events_after`.
 
     `since` is in seconds since the epoch, by the clock of the node that is asked. If `of` is not
     empty, it names a different node. The asked node then sends its samples of that node.
