@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, and private shards of them without most of the classes."""
+"""The digits of scikit-learn, and private shards of them in which a few classes dominate."""
 
 from __future__ import annotations
 
