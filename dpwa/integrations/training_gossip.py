@@ -48,7 +48,7 @@ class TrainingGossip:
 
     @property
     def merges(self) -> int:
-        """The number of steps that merged a peer."""
+        """The number of steps that merged a peer's snapshot."""
         return 0 if self._steps is None else self._steps.merges
 
     @property
@@ -57,7 +57,7 @@ class TrainingGossip:
         return int(self.figures().get("dpwa/rounds", 0))
 
     def has_done(self, steps: float, counted: int) -> bool:
-        """Return whether the node has made `steps` updates, although the library counted fewer.
+        """Return whether the node has made `steps` updates, but the library counted fewer steps.
 
         The library does not count the steps of the peer whose state this node has adopted.
         """
