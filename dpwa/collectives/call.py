@@ -1,4 +1,4 @@
-"""A call of a collective on one node: it announces the call, exchanges values, and agrees.
+"""One node's call of a collective: announce it, exchange values, and agree on the outcome.
 
 The call runs on the thread of the caller. Meanwhile, the RxThread votes for this node in the
 `Group`.
@@ -110,7 +110,7 @@ class Call:
                     return self._copy_out(decision)
 
     def _get_in(self) -> None:
-        """Wait for admission if this node is no member, or raise if its caller was not told yet."""
+        """If this node was excluded, raise `LeftBehindError` once, and later wait for admission."""
         group = self.group
         group.prepare_call()
         if group.told():
@@ -209,7 +209,7 @@ class Call:
     # Waiting
 
     def wait_for(self, check: Callable[[], T | None]) -> T | None:
-        """Return the first result of `check` except `None`, or `None` if the collective ends."""
+        """Return the first result of repeated `check` calls, or `None` if the collective ends."""
         began, group = self._runtime.now(), self.group
         while not self.look():
             found = check() if group.has_boards else self._doze(check)
@@ -227,7 +227,7 @@ class Call:
         return None
 
     def look(self) -> bool:
-        """Do the due work of this call, such as a ballot. Return whether the collective is over."""
+        """Check for lost members and expired limits. Return whether the collective is over."""
         group = self.group
         decision = group.decision
         if decision is not None:
@@ -286,7 +286,7 @@ class Call:
         return [name for name in self.group.view.names if name != self.own]
 
     def settle(self) -> None:
-        """Wait until members on this host have mapped this node's memory, or `SETTLE_S` is over.
+        """Wait up to `SETTLE_S` seconds for members on this host to map this node's memory.
 
         This is called before a large value is copied. A member that does not answer in time gets
         this value over a connection.
@@ -330,7 +330,7 @@ class Call:
         self.contacts.count(peer, mapped=nbytes, taken=nbytes)
 
     def _count_inline(self) -> None:
-        """Add the small values inside the members' entries to the traffic statistics."""
+        """Add the values that members sent inside their entries to the traffic statistics."""
         own = len(self.entries[self.own].inline) if self.own in self.entries else 0
         for name, entry in self.entries.items():
             nbytes = len(entry.inline)
@@ -359,7 +359,7 @@ class Call:
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:
-        """Describe the call in which each node was when the collective failed, if it is known.
+        """Describe which collective call each node was in when the collective failed, if known.
 
         Returns the end of an error message, and the beginning of the message if calls clash.
         """

@@ -1,4 +1,4 @@
-"""CollectiveCalls has the collectives for users. The first call loads the other modules."""
+"""CollectiveCalls: collectives as methods for users. The first call loads the other modules."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class CollectiveCalls:
         return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Take part in the others' collectives without a value, until all members call `join`.
+        """Take part in other members' collectives without a value, until all members call `join`.
 
         A node that has no more data calls this while others continue. It is not counted.
 

@@ -68,9 +68,9 @@ class Collectives(Closeable, Service):
             finalize(node, self.close)
 
     def give_way(self, tag: str) -> None:
-        """From now on, leave the group of `tag` if members wait while this thread waits elsewhere.
+        """From now on, leave the group of `tag` if its members wait in vain for this thread.
 
-        The thread is the one that calls this method.
+        The thread is the one that calls this method. It may wait for peers in a different call.
         """
         self.group(tag).lull_s = partial(self._lull_s, self.runtime.current_thread())
 
@@ -132,7 +132,7 @@ class Collectives(Closeable, Service):
                 group.receive_message(message)
 
     def tick(self, now: float) -> bool:
-        """Continue ballots on members, and answer pulls that had to wait for their bytes."""
+        """Continue the votes of all groups, and serve peers' pulls whose data are now available."""
         are_busy = [group.tick(now) for group in self.groups()]
         return self.pull_source.serve_waiting() or any(are_busy)
 

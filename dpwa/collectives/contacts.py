@@ -201,7 +201,7 @@ class Contacts(Closeable):
                     self._greet(peer)
 
     def board(self, tag: str) -> BoardWriter | None:
-        """Create the board on which this node posts records, or return `None` without memory."""
+        """Allocate the board, shared memory for own records, or return `None` on failure."""
         segment = self._segment(_board_name(tag), BOARD_BYTES)
         return None if segment is None else BoardWriter(segment.data)
 

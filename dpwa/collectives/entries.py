@@ -74,7 +74,7 @@ def contributors(entries: Entries) -> tuple[str, ...]:
 
 
 def sound(entries: Entries) -> tuple[str, ...]:
-    """Return the names of the members with finite values, or all names if no value is finite."""
+    """Return the contributors with finite values, or all contributors if no value is finite."""
     names = contributors(entries)
     return tuple(name for name in names if entries[name].is_sound) or names
 
@@ -136,7 +136,7 @@ def _listed(names: list[str], call: str) -> str:
 
 
 def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
-    """Pack the record that a ready member posts: the join requests that this member knows."""
+    """Pack the join requests known to this node, which sends them when it is ready."""
     return bytes(msgpack.packb(join_requests))
 
 

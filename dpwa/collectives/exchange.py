@@ -34,7 +34,7 @@ PAIR_PIECE_BYTES = 4 * 1024 * 1024  # `reduce_into` cuts these pieces into tiles
 
 @dataclass(frozen=True)
 class ReducedShard:
-    """A shard of a value. Its `owner` reduces the shard. If `owner` is "", every member does."""
+    """A shard of a value, which its `owner` reduces, or every member if `owner` is ""."""
 
     pieces: tuple[Piece, ...]
     start: int
@@ -206,7 +206,7 @@ class Exchange:
         return view
 
     def _done(self, shard: ReducedShard, piece: Piece) -> None:
-        """Record a reduced piece, and report the position up to which the shard has no gap."""
+        """Record a reduced piece, and call `on_reduced` if the reduced start of the shard grew."""
         self._reduced_pieces.add(piece.start)
         before = self._in_order
         while (
@@ -218,7 +218,7 @@ class Exchange:
             self.on_reduced(shard.pieces[self._in_order - 1].stop)
 
     def _result(self, shard: ReducedShard) -> ByteArray | None:
-        """Return a reduced shard, or `None` if the shard was pulled from another host."""
+        """Return a shard's result if a node on this host has reduced the shard, else `None`."""
         if not shard.owner:
             return self._alone[shard.start]
         if shard.owner == self.own:

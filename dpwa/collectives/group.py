@@ -1,6 +1,7 @@
-"""A group has the members that call collectives with one tag, and this node's state among them.
+"""A group of nodes that call collectives with one tag, and this node's state in the group.
 
-The state of this node in the current collective is its `Phase`. One table has the effect of each
+A view is a list of the members, and a ballot is their vote on a collective and on lost members. The
+state of this node in the current collective is its `Phase`. One table has the effect of each
 `Event` on the phase. The training thread calls a collective, and waits. The RxThread receives the
 messages of the others. Both threads use a `Group` under its lock, so a node still votes while its
 training thread runs other code.
@@ -104,7 +105,7 @@ SEEK_AT_FIRST_EVERY_S = 0.1
 
 
 class Group:
-    """The state of one group on this node: its view, its current collective, and its ballot.
+    """The state of one group on this node: its members (view), current collective and ballot.
 
     `ranks` are the names of all nodes in the order of the configuration. `ranks` is empty if nodes
     can come and go. Then each node begins alone and discovers the others. `are_known` returns
@@ -186,7 +187,7 @@ class Group:
 
     @property
     def is_answered(self) -> bool:
-        """Whether a peer has announced its view since this node was excluded."""
+        """Whether a peer has announced its view (list of members) since this node was excluded."""
         return self.discovery.knows_views
 
     @property
@@ -233,14 +234,14 @@ class Group:
         return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
-        """Before the first collective, admit the nodes that have requested admission."""
+        """Admit the nodes that have requested admission, if this node has run no collective yet."""
         with self.lock:
             if self._is_first() and self.discovery.join_requests():
                 self._open_ballot()
                 self._skip()
 
     def prepare_call(self) -> None:
-        """Leave this view before a collective if a different view takes precedence."""
+        """Before a call, leave this view if peers have a different view that takes precedence."""
         with self.lock:
             if self.is_outranked and self.called == self.number:
                 self.give_up()
@@ -253,7 +254,7 @@ class Group:
                 self._step_outside()
 
     def enter(self, record: bytes) -> None:
-        """Announce that this node has called the next collective, unless it is already over."""
+        """Announce this node's call of the next collective, unless that collective is over."""
         with self.lock:
             phase = self._after(Event.CALLS)
             if self.called < self.number or phase is None:
@@ -272,7 +273,7 @@ class Group:
                 self._post(READY, record)
 
     def end_call(self, joiners: Iterable[Member]) -> None:
-        """End a collective successfully, because this node knows that all members are ready."""
+        """End the collective as a success, because all members have exchanged their values."""
         with self.lock:
             if self.called == self.number and self._after(Event.ALL_READY) is not None:
                 self._conclude(Decision(holds=True, joiners=tuple(sorted(joiners))))
@@ -301,7 +302,7 @@ class Group:
             self.inside = None
 
     def told(self) -> bool:
-        """Return whether this node was excluded. The next call returns false."""
+        """Return whether this node was excluded, but only once after each exclusion."""
         with self.lock:
             return self._take(Event.IS_TOLD)
 
@@ -342,12 +343,12 @@ class Group:
 
     @property
     def _waits_elsewhere(self) -> bool:
-        """Whether the calling thread of these collectives waits for peers in a different call."""
+        """Whether the thread that calls these collectives waits for peers in a different call."""
         is_free = self._asks or self.phase in (Phase.UNUSED, Phase.IDLE)
         return is_free and self.lull_s is not None and self.lull_s() >= ELSEWHERE_S
 
     def _gives_way(self, now: float) -> bool:
-        """Leave the group if members wait for this node's thread, which waits in a different call.
+        """Leave the group if members wait for this node while its thread waits in another call.
 
         Returns:
             Whether members are in a collective that this node has not called yet.
@@ -383,7 +384,7 @@ class Group:
             self.enter_view(GroupView((self.own,), self.number), self.number)
 
     def start_anew(self) -> None:
-        """Form a new group if all reachable nodes request admission, and this node is first."""
+        """Start a new group if all reachable nodes ask to join, and this name sorts first."""
         with self.lock:
             requests = self.discovery.join_requests()
             reached = {name for name in self.others if self._contacts.is_up(name)}
@@ -394,7 +395,7 @@ class Group:
                 self._skip()
 
     def forget_answers(self) -> None:
-        """Forget the views that peers have announced, until peers announce their views again."""
+        """Forget all views that peers have announced until now."""
         with self.lock:
             self.discovery.forget_views()
 
@@ -405,7 +406,7 @@ class Group:
     # For code that uses the views of a group, but calls no collectives
 
     def doubt(self) -> None:
-        """Open a ballot although no collective is under way, because a member does not answer."""
+        """Open a ballot on a member that does not answer, although no collective is running."""
         with self.lock:
             self._open_ballot()
 
@@ -425,7 +426,7 @@ class Group:
         return has_to_leave
 
     def note_work(self) -> None:
-        """Count a change of data that depend on this group's views, such as a shared table.
+        """Count a change of a shared table or of other data that depend on the group's members.
 
         If this node is alone, its view then takes precedence over the view of a new lone node.
         """
@@ -447,7 +448,7 @@ class Group:
 
     @property
     def is_outranked(self) -> bool:
-        """Whether this node must leave its view for a different view, which takes precedence.
+        """Whether a peer's view takes precedence, so that this node must leave its own view.
 
         This is checked again when no collective is under way, because a collective that ends in
         this view raises its precedence.
@@ -500,11 +501,11 @@ class Group:
         return [name for name in self.view.names if name != self.own.name]
 
     def _is_first(self) -> bool:
-        """Return whether this node is alone, has ended no collective, and knows no better view."""
+        """Return whether this node is alone, has run no collective, and knows no view to join."""
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
-        """Return the precedence of this view, which decides if this or another view continues."""
+        """Return this view's precedence, by which nodes decide which of two views continues."""
         size = len(self.view.names)
         # Only a lone node counts its work, because the counts of several members would differ.
         ended = self.number + (self._work if size == 1 else 0)
@@ -597,7 +598,7 @@ class Group:
         return Ballot(self.own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
-        """Return whether this node's ballot suspects a member, whose messages do not count."""
+        """Return whether this node suspects a member in a ballot, and so ignores its messages."""
         return self.ballot is not None and name in self.ballot.suspects
 
     def _decide(self) -> None:
@@ -663,7 +664,7 @@ class Group:
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
-        """End a collective with a decision, and send it to the voters and to admitted nodes."""
+        """End a collective, and send the decision to all that voted and to newly admitted nodes."""
         view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]
@@ -672,7 +673,7 @@ class Group:
         self._go_on(decision, view)
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
-        """Continue in the next view after a decision, unless this view is without this node."""
+        """After a decision, continue in `view`, or leave the group if `view` excludes this node."""
         lives = {name: self._life_of(name) for name in self.view.names}
         self._ended[self.key] = decision, view, lives
         if len(self._ended) > REMEMBERED:
@@ -800,7 +801,7 @@ class Group:
         self._decide()
 
     def _stay_out(self, said: Post | Vote) -> None:
-        """Answer a member that waits for this node with the vote that this node has left."""
+        """Vote against this node itself, to tell a waiting member that this node has left."""
         own, suspects = self.own.name, said.suspects if isinstance(said, Vote) else ()
         if own not in suspects and said.name not in suspects:
             stand = Stand(entered=False, ready=False)
@@ -820,7 +821,7 @@ class Group:
             self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
 
     def _hear_join_request(self, request: AskToJoinView) -> None:
-        """Answer a request for admission with this view, which may include the node already."""
+        """Answer a node that requests admission, which may be a member of this view already."""
         member = Member(request.name, request.incarnation)
         if not self._contacts.knows(member.name):
             return
@@ -837,7 +838,7 @@ class Group:
             self._open_ballot()
 
     def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
-        """Record a peer's report that the peer is in a different view, without this node."""
+        """Process a peer's report that its view does not include this node."""
         name, is_of_view = message.name, message.name in self.view.names
         theirs = ViewRank(message.size, message.ended, message.first)
         if self.is_evicted:
@@ -855,7 +856,7 @@ class Group:
                 self._tell_evicted(name)
 
     def _answers_late(self, said: Post | Vote) -> bool:
-        """Answer a message about a collective that has ended here. Return whether it has ended.
+        """Answer a message if its collective has ended on this node, and return whether it has.
 
         The answer is the outcome. A process that was not a member gets this view instead.
         """

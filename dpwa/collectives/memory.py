@@ -102,6 +102,6 @@ class ValueMemory(Closeable):
         return tuple(found[number] for number in numbers)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Release all mapped buffers, except those of the current incarnations of these peers."""
+        """Release the mapped buffers of all peers except `names`, and of earlier incarnations."""
         lives = {(name, self._contacts.incarnation(name)) for name in names}
         self._mapped = {life: found for life, found in self._mapped.items() if life in lives}

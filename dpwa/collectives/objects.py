@@ -89,7 +89,7 @@ def unpack_object(data: ByteArray) -> object:
 
 
 def _check_keys(header: bytes) -> None:
-    """Check that a receiver can unpack the header, because some packed keys cannot be unpacked."""
+    """Unpack the header as a test, because msgpack packs some dict keys that it cannot unpack."""
     msgpack.unpackb(header, raw=False, strict_map_key=False, ext_hook=lambda *_: [])
 
 

@@ -30,7 +30,7 @@ from dpwa.wire import limits
 
 
 class Operation:
-    """The operation of one collective on this node, such as a reduction. A subclass has a value."""
+    """Base class of what one collective does with this node's value, such as a reduction."""
 
     def __init__(self, name: str, *, contributes: bool = True) -> None:
         self._name = name
@@ -220,7 +220,7 @@ class Reduce(Operation):
         return result
 
     def _lay_out(self, call: Call, *, is_whole: bool) -> bool:
-        """Make the value readable for the other members. Return whether any of them can map it.
+        """Let other members map or pull the value. Return whether any of them can map it.
 
         This node's own shard is left out, because no other node reads this shard. A pair exchange
         leaves nothing out, because it may have to be undone. If no node maps memory, data are
@@ -265,7 +265,7 @@ class Reduce(Operation):
 
 
 def _whole(entry: Contribution) -> bytes:
-    """Return the value inside a member's entry. Raise `ProtocolError` if the value is missing."""
+    """Return the value that a member sent in its entry. Raise `ProtocolError` if it is missing."""
     if len(entry.inline) != entry.nbytes:
         raise ProtocolError("a value is missing")
     return entry.inline

@@ -1,4 +1,4 @@
-"""Rounds of averaging among the nodes in sync, and how a node leaves them and rejoins."""
+"""The rounds in which nodes in sync average gradients, and how a node leaves and rejoins."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _batch_digest(payload: Payload) -> bytes:
 
 
 class _State(NamedTuple):
-    """A member's description of its state."""
+    """A member's summary of its training state, such as its step and a digest."""
 
     is_known: bool  # to the others
     step: int
@@ -93,7 +93,7 @@ class _State(NamedTuple):
 
 
 def _states(values: Mapping[str, object]) -> dict[str, _State]:
-    """Return the members' descriptions of their state. Raises `ProtocolError` if one is invalid."""
+    """Return the members' summaries of their states. Raises `ProtocolError` if one is invalid."""
     states: dict[str, _State] = {}
     for name, value in values.items():
         match value:
@@ -114,10 +114,10 @@ def _states(values: Mapping[str, object]) -> dict[str, _State]:
 
 
 def _giver(said: Mapping[str, _State], differ: Difference | None) -> str:
-    """Return the member whose state all get.
+    """Return the name of the member whose state all members copy.
 
-    It is the first one that knows the others, because they are equal. If there is none, it is the
-    first of those with the most steps, and if members differ, of those in the majority.
+    It is the first member in sync, because all members in sync are equal. If there is none, it is
+    the first of those with the most steps, and if members differ, of those in the majority.
     """
 
     def rank(name: str) -> tuple[bool, bool, int]:
@@ -138,15 +138,15 @@ def _digest(data: ByteArray) -> bytes:
 
 
 class PacedRounds:
-    """The values that a node averages with the others, step by step, on one thread at a time.
+    """Averages values with the other nodes in sync, in each step, on one thread at a time.
 
     Each step calls `average`, then changes the state, then calls `stepped`. All nodes in a round
     have the same average, bit by bit. A node that missed the round continues with its own value,
     and rejoins after a step. The others admit it when they end a round, and in their `stepped` it
     gets their state. So all nodes in sync have the same state after each step.
 
-    `_equal` are the members that are known to have it. All others, such as new members, are given
-    it first. All members know the same of each other, and new members know of no node.
+    `_equal` are the members that are known to have this state. All others, such as new members, get
+    the state first. All members know the same of each other, and new members know of no node.
 
     Args:
         collectives: of this node.
@@ -229,11 +229,11 @@ class PacedRounds:
 
     @property
     def are_all_near(self) -> bool:
-        """Whether nothing travels over a network."""
+        """Whether this node shares memory with all other members, so that it needs no network."""
         return all(map(self._collectives.contacts.is_near, self.others))
 
     def begin_rounds(self) -> None:
-        """Begin with the state of the others, or all with the state of the first of them, once."""
+        """Join the rounds once: adopt the state of nodes in sync, or of one node if all are new."""
         if not self.has_begun:
             self.has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
             self._steps = 0
@@ -245,7 +245,7 @@ class PacedRounds:
             self._comparison.sample_state()
 
     def update(self, algorithm: Algorithm) -> None:
-        """Begin, before an update, and give the algorithm the nodes in sync."""
+        """Join the rounds before an update, and tell `algorithm` which nodes are in sync."""
         self.begin_rounds()
         if isinstance(algorithm, Together):
             contacts, members = self._collectives.contacts, self._group.view.names
@@ -263,10 +263,10 @@ class PacedRounds:
         is_last: bool = True,
         waits_since: float | None = None,
     ) -> int:
-        """Take part in a round, which sets a value to its mean over all that do, in place.
+        """Set a value in place to its mean over all nodes that take part in this round.
 
         A step may have several rounds, and the training waits for the last of them, since
-        `waits_since` or from now on. At the end of the last round, nodes that ask for it are
+        `waits_since` or from now on. At the end of the last round, nodes that ask to join are
         admitted.
 
         A node with different `settings`, or in a different step or pass, is not equal to the
@@ -301,7 +301,7 @@ class PacedRounds:
         return contributors
 
     def stepped(self, taken: int = 1) -> None:
-        """Do the work that follows a step: give new members the state, or rejoin.
+        """After a step, give new members the common state, or rejoin if this node is out of sync.
 
         A node whose optimizers have `taken` a different number of steps is not equal to the others.
         """
@@ -325,7 +325,7 @@ class PacedRounds:
         self._comparison.sample_state()
 
     def leave_rounds(self) -> None:
-        """Leave the rounds, so that no node waits for this one until it begins again."""
+        """Leave the rounds, so that no node waits for this node until this node joins again."""
         if self.has_begun:
             self.has_begun, self._absence = False, self._absence.left(self._steps)
             self._out_of_sync_at = self._asked_at = None
@@ -342,7 +342,7 @@ class PacedRounds:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Let the block wait for others for as long as is left to this update."""
+        """Limit the wait for other nodes in a `with` block to the time left in this update."""
         self._deadline = Deadline(self._runtime, self._left_s)
         try:
             yield
@@ -406,7 +406,7 @@ class PacedRounds:
                     self._warn(SAME_BATCHES, name)
 
     def _note_mismatch(self, differs: MismatchError) -> None:
-        """Consider no member equal, and warn if that happens repeatedly."""
+        """Treat all members as different in state, and warn if mismatches are frequent."""
         self._forget_all()
         self._differs = True
         log.info("%s: %s", self._own, differs.text)
@@ -425,20 +425,20 @@ class PacedRounds:
             self._keep(())
 
     def _keep(self, members: Iterable[Member]) -> None:
-        """Consider only those members equal that are known to be still members."""
+        """Forget which nodes have this node's state, except those in `members`."""
         kept = self._equal.intersection(members)
         for each in sorted(self._equal - kept):
             self._parted(each.name)
         self._equal = kept
 
     def _travels_s(self, nbytes: int) -> float:
-        """Return the maximum time for this number of bytes to travel."""
+        """Return the maximum seconds that the transfer of `nbytes` bytes may take."""
         return nbytes * self._runtime.bytes_scale / BYTES_PER_S
 
     def _limits(
         self, nbytes: int, most_s: Mapping[str, float], usual_s: float, *, lets_in: bool = True
     ) -> RoundLimits:
-        """Return limits of a collective that takes so long as a rule, once all have entered."""
+        """Return limits for a collective that usually takes `usual_s` once all have entered."""
         left_s = self._deadline.remaining_s()
         missing_s, silence_s = MAX_MISSING * left_s, MAX_SILENCE * left_s
         # Nobody's answer takes longer than an exchange does.
@@ -450,7 +450,7 @@ class PacedRounds:
         return RoundLimits(most_s, missing_s, exchange_s, lets_in=lets_in)
 
     def _run(self, operation: Operation, nbytes: int, limits: RoundLimits) -> tuple[str, ...]:
-        """Run a collective. Return () if this node has left, or has no time."""
+        """Run a collective, and return its contributors, or () if this node is now out of sync."""
         began, left_s = self._runtime.now(), self._deadline.remaining_s()
         is_late = left_s == 0.0 and bool(self.others)
         if is_late or (self._steps and self._group.is_evicted):
@@ -476,13 +476,11 @@ class PacedRounds:
         log.info("%s: this node is out of sync: %s", self._own, why)
 
     def _view_changed(self, view: GroupView) -> None:
-        """Forget the nodes that are no members any more, because they need the state if they
-        return.
-        """
+        """Forget nodes that have left, because they must adopt the state again when they return."""
         self._keep(view.members)
 
     def _come_back(self) -> None:
-        """Ask to be admitted, and wait for that as long as others wait for a node.
+        """Request admission, and wait for it at most as long as nodes wait for a late node.
 
         A node that is admitted while it trains rejoins after that step. Others may end no round by
         then, because they wait for this node elsewhere, or have ended their loop. After a first
@@ -516,7 +514,7 @@ class PacedRounds:
         return [name for name in self._group.view.names if name not in known]
 
     def _known(self) -> list[str]:
-        """Return the members that are known to be equal. None are if this node was outside."""
+        """Return the members with this node's state, none if this node has left in between."""
         with self._group.lock:
             if self._exits != self._group.exits:
                 self._exits = self._group.exits
@@ -524,9 +522,7 @@ class PacedRounds:
             return [each.name for each in self._group.view.members if each in self._equal]
 
     def _make_equal(self) -> None:
-        """Give all new members the others' state. If all are new, give them that of the furthest
-        one.
-        """
+        """Copy the state of the nodes in sync, or of the most trained node, to all new members."""
         try:
             while not self.is_apart and not self._are_equal():
                 pass
@@ -541,7 +537,7 @@ class PacedRounds:
         self._ended_at, self._missed_s = -math.inf, {}
 
     def _are_equal(self) -> bool:
-        """Try to make members equal. Return whether that worked, and no other node has arrived."""
+        """Try once to give all members the same state. Return whether all members now have it."""
         known = self._known()
         gives = not known or known[0] == self._own
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
@@ -584,7 +580,7 @@ class PacedRounds:
     def _differences(
         self, layouts: Sequence[Layout], said: Mapping[str, _State], missing_s: float
     ) -> dict[str, str] | None:
-        """Return how the layouts of others differ. `None` if not all have sent theirs."""
+        """Return how the layouts (tensors) of peers differ, or `None` if the exchange failed."""
         found: dict[str, str] = {}
         for place, layout in enumerate(layouts):
             own: list[object] = [layout.fingerprint]
@@ -623,10 +619,9 @@ class PacedRounds:
             )
 
     def _has_worked(self, operation: Operation, nbytes: int, missing_s: float) -> bool:
-        """Run a collective of the new members, which wait in it, and the others, which enter it
-        now.
+        """Run a collective with the new members, which wait in it already, and return its success.
 
-        `missing_s` is the time for which any of them may be missing.
+        `missing_s` is the time for which any member may be missing.
         """
         largest = max(self._exchanges, default=0)
         as_large = max(1.0, nbytes / largest) if largest else math.inf
@@ -650,7 +645,7 @@ class PacedRounds:
         self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}
 
     def _say_if_alone(self) -> None:
-        """Warn if this node has been alone for some time, no node asks to join, and some train."""
+        """Warn if this node trains alone for some time, and others neither join nor have ended."""
         now, group = self._runtime.now(), self._group
         if self.is_apart or len(group.view.names) > 1 or group.join_requests():
             self._alone = None
@@ -665,7 +660,7 @@ class PacedRounds:
                 )
 
     def _warn(self, text: str, *more: str, of: str = "") -> None:
-        """Warn, but not of the same again and again."""
+        """Log a warning, but not the same warning again within `WARNED_EVERY_S` seconds."""
         if self._runtime.now() - self._warned_at.get((text, of), -math.inf) >= WARNED_EVERY_S:
             self._warned_at[text, of] = self._runtime.now()
             log.warning(text, self._own, *more)

@@ -1,7 +1,7 @@
-"""Pulls of other members' values over the network, with a bounded number of pieces at once.
+"""Pulls (requests) of members' values on other hosts, with a bounded number of pieces at a time.
 
-A node that wants them has a `Puller`. Its `PullListener` hands out the pieces that arrive, on the
-TxThread. At the other end, `PullSource` serves the pulls, on the RxThread.
+The receiver has a `Puller`. Its `PullListener` hands out the pieces that arrive, on the TxThread.
+At the other end, `PullSource` serves a member's value and its reduced shard, on the RxThread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BROUGHT, REDUCED = 0, 1  # areas that can be pulled
 
 
 class PullRequest(NamedTuple):
-    """The bytes from `start` to `stop` of an area, asked of a peer."""
+    """A request to a peer for bytes `start` to `stop` of its value or of its reduced shard."""
 
     peer: str
     area: int
@@ -65,7 +65,7 @@ class PullListener(Listener):
         self._contacts.link_changed(peer, state)
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
-        """Accept a piece. Drop one that was not asked of this peer, or has the wrong size."""
+        """Pass a piece on, or drop it if it was not requested from this peer or has a bad size."""
         with self._lock:
             asked = self._asked.pop(message.request, None)
         if asked is None:
@@ -111,7 +111,7 @@ class Puller(Closeable):
         self._missing = 0
 
     def request(self, peer: str, area: int, start: int, stop: int) -> None:
-        """Ask for bytes, in pieces, as soon as there is room."""
+        """Queue requests for bytes `start` to `stop` of a peer's value or shard, piece by piece."""
         waiting = self._queues.setdefault(peer, _PeerQueue()).waiting
         for first in range(start, stop, limits.MAX_PULLED_BYTES):
             last = min(first + limits.MAX_PULLED_BYTES, stop)
@@ -154,7 +154,7 @@ class Puller(Closeable):
 
 @dataclass
 class _Shown:
-    """The pieces that members may pull, of a value and of the shard that is being reduced."""
+    """The data of a collective that members may pull: pieces of a value, and a reduced shard."""
 
     key: Key
     brought: Mapping[int, ByteArray]  # pieces of the value, by their first byte
@@ -163,7 +163,7 @@ class _Shown:
     reduced_to: int = 0
 
     def find(self, pull: Pull) -> ByteArray | None:
-        """Return the bytes of a pull, or `None` if they are not there yet."""
+        """Return the bytes that a pull requests, or `None` if they are not reduced yet."""
         if pull.area == BROUGHT:
             return self.brought[pull.start]
         if pull.stop > self.reduced_to:
@@ -171,7 +171,7 @@ class _Shown:
         return self.reduced[pull.start - self.start : pull.stop - self.start]
 
     def allows(self, pull: Pull) -> bool:
-        """Return whether the bytes of a pull are there, or will be."""
+        """Return whether a pull requests bytes that this node offers, reduced already or not."""
         if pull.area == BROUGHT:
             piece = self.brought.get(pull.start)
             return piece is not None and piece.nbytes == pull.stop - pull.start
@@ -181,7 +181,7 @@ class _Shown:
 
 
 class PullSource:
-    """The buffers of this node that members without shared memory pull from, one for each group."""
+    """Serves this node's values to members that cannot map its memory, one value for each group."""
 
     def __init__(self, wake: Callable[[], None], sent: Callable[[str, int], None]) -> None:
         self._wake = wake
@@ -195,12 +195,12 @@ class PullSource:
     def show(
         self, tag: str, key: Key, brought: Mapping[int, ByteArray], reduced: ByteArray, start: int
     ) -> None:
-        """Offer pieces of a value, and of the shard that is reduced, which begins at `start`."""
+        """Offer a value's pieces to members, and the shard from `start` as far as it is reduced."""
         with self._lock:
             self._shown[tag] = _Shown(key, brought, reduced, start)
 
     def reduced(self, tag: str, stop: int) -> None:
-        """Let others pull the reduced bytes, from the start of the shard to `stop`."""
+        """Let members pull the shard up to `stop`, because this part is now reduced."""
         with self._lock:
             shown = self._shown.get(tag)  # none once the node was closed
             if shown is not None:
@@ -209,7 +209,7 @@ class PullSource:
             self._wake()
 
     def hide(self, tag: str) -> None:
-        """Show nothing of a group any more, because its value belongs to the user again."""
+        """Stop offering a group's value to members, because the user may change it again."""
         with self._lock:
             self._shown.pop(tag, None)
 
@@ -218,7 +218,7 @@ class PullSource:
             self._shown.clear()
 
     def serve(self, pull: Pull, reply: Reply) -> None:
-        """Answer a pull, or keep it until its bytes are there. Called on the RxThread."""
+        """Answer a pull, now or as soon as its bytes are available. Called on the RxThread."""
         with self._lock:
             shown = self._shown.get(pull.tag)
         if shown is None or shown.key != (pull.view, pull.number) or not shown.allows(pull):

@@ -43,7 +43,7 @@ ENTERED, READY = 0, 1  # phases of a collective of which a node tells the others
 
 
 class PhaseRecords:
-    """The last records, by member and phase, that members posted on boards or in messages."""
+    """The members' last records by phase, from messages and from boards in shared memory."""
 
     def __init__(self, tag: str, contacts: Contacts, sender: GroupSender) -> None:
         self._tag = tag
@@ -55,7 +55,7 @@ class PhaseRecords:
 
     @property
     def has_boards(self) -> bool:
-        """Whether others may post on boards, because this node shares memory or reads theirs."""
+        """Whether this node exchanges records with any member by boards in shared memory."""
         return self._board is not None or bool(self._boards)
 
     def open(self) -> None:
@@ -75,19 +75,19 @@ class PhaseRecords:
         self.send_record(told, key, phase, record)
 
     def send_record(self, members: Collection[str], key: Key, phase: int, record: bytes) -> None:
-        """Send a record to these members, whatever they read."""
+        """Send a record to these members, even if they read this node's board."""
         if members:
             fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
             self._sender.send_to(members, self._sender.signed(Post, **fields))
 
     def clear(self) -> None:
-        """Clear this node's record of being ready, which members of other views could misread."""
+        """Clear this node's READY record, because members of other views could misread it."""
         if self._board is not None:
             view, number = NOWHERE
             self._board.post(READY, Posted(number, view, b""))
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Forget the records of all other nodes."""
+        """Forget the records of all nodes except `names`."""
         self._heard = {key: posted for key, posted in self._heard.items() if key[0] in names}
         self._boards = {name: known for name, known in self._boards.items() if name in names}
 
@@ -108,7 +108,7 @@ class PhaseRecords:
         return known[1].read_slot(phase)
 
     def life_of_board(self, name: str) -> bytes:
-        """Return the incarnation of the node whose board `on_board` reads."""
+        """Return the incarnation of node `name` whose board is mapped, or b"" without a board."""
         return self._boards[name][0] if name in self._boards else b""
 
 
@@ -156,7 +156,7 @@ class ViewDiscovery:
         return {member.name for member in self.join_requests()} >= set(self.others)
 
     def forget_members(self, members: Iterable[Member]) -> None:
-        """Take note of lives of nodes that do not ask to be let in any more."""
+        """Drop the join requests of `members`, which are nodes in certain incarnations."""
         for member in members:
             asked = self._join_requests.get(member.name)
             if asked is not None and asked[0] == member:
@@ -169,24 +169,24 @@ class ViewDiscovery:
 
     @property
     def knows_views(self) -> bool:
-        """Whether a different view was announced since they were forgotten."""
+        """Whether a peer has announced a different view since the last `forget_views`."""
         return bool(self._views)
 
     def is_outranked(self, own: ViewRank) -> bool:
-        """Return whether a reachable view that was announced takes precedence over this one."""
+        """Return whether a reachable peer's view takes precedence over this node's view, `own`."""
         return any(
             has_precedence(rank, own, self._ranks) and self._contacts.is_up(name)
             for name, rank in self._views.items()
         )
 
     def forget_views(self) -> None:
-        """Forget announced views, because their members have changed."""
+        """Forget all views that peers have announced, because they may be out of date."""
         self._views.clear()
 
     # Speaking to them
 
     def seek(self, view: GroupView, own: ViewRank, every_s: float = SEEK_EVERY_S) -> None:
-        """Look for nodes that are in no view with this one, or in a different one."""
+        """Contact the reachable nodes outside `view`, each at most once in `every_s` seconds."""
         now, others = self._clock.now(), self.others
         self._views = {name: told for name, told in self._views.items() if name in others}
         self._sought_at = {name: at for name, at in self._sought_at.items() if name in others}
@@ -197,11 +197,11 @@ class ViewDiscovery:
                 self._ask([name], own)
 
     def ask_to_join(self) -> list[str]:
-        """Ask all reachable nodes to be admitted, and return their names."""
+        """Ask all reachable nodes for admission, and return their names."""
         reached = [name for name in self.others if self._contacts.is_up(name)]
         self._ask(reached, NO_VIEW)
         return reached
 
     def _ask(self, names: list[str], own: ViewRank) -> None:
-        """Ask to be admitted or, from within a view, look for nodes that are not."""
+        """Ask nodes for admission (`own` is `NO_VIEW`), or announce this node's view to them."""
         self._sender.send_to(names, self._sender.signed(AskToJoinView, **asdict(own)))
