@@ -28,7 +28,7 @@ _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host in a hostfile: the name or address for other hosts, and the number of nodes."""
+    """A host in a hostfile: its name or address, as other hosts use it, and its number of nodes."""
 
     host: str
     slots: int

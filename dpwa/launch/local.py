@@ -309,7 +309,7 @@ class _Spare(Closeable):
         _adopt_orphans(is_wanted=False)
 
     def _tell(self, control: socket.socket, environment: Mapping[str, str]) -> None:
-        """Send a spare process its node's variables, and pipes for the next spare process."""
+        """Send a spare process its node's variables, and pipes for the next spare that it forks."""
         self._control, given = None, []
         if _adopt_orphans(is_wanted=True):
             self._control, theirs = socket.socketpair()

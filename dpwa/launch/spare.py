@@ -1,4 +1,4 @@
-"""Script of a spare process: import torch in advance, then wait for the launcher's node.
+"""Script of a spare process: import torch, then wait until the launcher assigns a node.
 
 It is run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a
 socket as standard input. A line of JSON from the socket has the variables of the node that the

@@ -273,7 +273,7 @@ class _Supervisor:
             self._call(self._on_restart, restart)
 
     def judge_those_alone(self) -> None:
-        """Count nodes that have finished alone as failed, unless all other nodes have failed."""
+        """Count finished nodes that met no peer as failed, unless all other nodes have failed."""
         failed = {node for node, code in self.exit_codes.items() if code}
         for node, problem in self._alone.items():
             others = self._world - {node}
@@ -323,6 +323,6 @@ def _require_command(spec: LaunchSpec) -> None:
 
 
 def _runs_python(command: Sequence[str]) -> bool:
-    """Return whether a command runs a script or a module with Python, without Python's options."""
+    """Return whether a command starts with `python SCRIPT.py` or `python -m`."""
     program, script = [*command, ""][:2]
     return Path(program).name.startswith("python") and (script == "-m" or script.endswith(".py"))
