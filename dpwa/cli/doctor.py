@@ -66,7 +66,7 @@ def doctor(
         typer.echo(json.dumps({**told, "ended": _ended(answers), "this_machine": here}))
     else:
         if own is not None and not (own.is_loopback and named_host(os.environ) is None):
-            typer.echo(f"this machine: peers reach it at {own.host}, {own.reason}")
+            typer.echo(f"peers reach this machine at {own.host}, {own.reason}")
         _show(answers, findings)
     if any(finding.is_unreachable for finding in findings):
         raise typer.Exit(exit_codes.UNREACHABLE)

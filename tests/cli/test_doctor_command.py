@@ -74,7 +74,7 @@ def test_the_network_card_that_the_environment_names_is_told_and_so_is_a_wrong_o
     }
     wrong = run_dpwa("doctor", "-c", file, environment={"GLOO_SOCKET_IFNAME": "ib77"})
     assert "! this machine: GLOO_SOCKET_IFNAME=ib77: expected one of " in wrong.stdout
-    assert "peers reach it at" not in wrong.stdout
+    assert "peers reach this machine at" not in wrong.stdout
 
 
 def test_for_nodes_of_other_hosts_it_tells_the_address_of_this_machine(tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_for_nodes_of_other_hosts_it_tells_the_address_of_this_machine(tmp_path,
     monkeypatch.setattr("dpwa.discovery.interfaces.own_host", lambda environ, toward: own)
     file = written(tmp_path, {"nodes": [{"name": "w1", "host": "w1.invalid", "port": 7000}]})
     first = run_dpwa("doctor", "-c", file).stdout.splitlines()[0]
-    assert first == "this machine: peers reach it at 10.0.0.3, of eth0, on the route to 10.0.0.1"
+    assert first == "peers reach this machine at 10.0.0.3, of eth0, on the route to 10.0.0.1"
 
 
 def test_nodes_at_sockets_of_files_need_no_network_card(tmp_path):
