@@ -263,7 +263,7 @@ def draw_pairs(figure: Figure, names: Sequence[str], counts: Floats, what: str) 
 
 
 def pairs_of(run: Run, what: Literal["merges", "rounds"]) -> Floats:
-    """Return the counts between all pairs of nodes, shape `(nodes, nodes)`."""
+    """Return the number of merges or rounds of each pair of nodes, shape `(nodes, nodes)`."""
     position = {name: index for index, name in enumerate(run.nodes)}
     found = np.zeros((len(position), len(position)))
     for name, node in run.nodes.items():
@@ -274,7 +274,7 @@ def pairs_of(run: Run, what: Literal["merges", "rounds"]) -> Floats:
 
 
 def draw_staleness(figure: Figure, bins: HistogramReport) -> None:
-    """Draw the number of updates by which merged snapshots were behind."""
+    """Draw a histogram of the number of updates by which merged snapshots were behind the node."""
     axes = figure.subplots()
     last = max(index for index, count in enumerate(bins.counts) if count)
     counts = bins.counts[: last + 1]

@@ -29,7 +29,7 @@ class Band:
 
 
 def curves_of(run: Run, figure: str) -> dict[str, Curve]:
-    """Return the curves of a figure, one per node, over the seconds since the start."""
+    """Return each node's curve of the value named `figure`, over the seconds since the start."""
     return {name: _known(n.times - run.began, n.figure(figure)) for name, n in run.nodes.items()}
 
 
@@ -58,7 +58,7 @@ def _known(at: Floats, values: Floats) -> Curve:
 
 
 def as_bands(curves: dict[str, Curve]) -> dict[str, Band]:
-    """Return curves, with a limited number of points, as bands with equal minimum and maximum."""
+    """Return each curve, with a limited number of points, as a band without width."""
     most = max(40, min(POINTS, MAX_POINTS_OF_ALL // len(curves)))
     found = {}
     for name, (at, values) in curves.items():

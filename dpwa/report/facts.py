@@ -151,7 +151,7 @@ def facts_of(run: Run, now: float) -> Facts:
 
 
 def last_known(node: NodeLog, figure: str) -> float:
-    """Return the last known value, which may be infinite, or NaN."""
+    """Return the last known value, which may be infinite, or NaN if no value is known."""
     values = node.figure(figure)
     known = values[~np.isnan(values)]
     return float(known[-1]) if len(known) else math.nan
