@@ -85,7 +85,7 @@ class RoundCost:
 
     @property
     def round_bytes(self) -> float:
-        """Payload bytes that a round receives."""
+        """Payload bytes that a node receives in a round."""
         return self.fetches * self.fetch_bytes
 
     @property
@@ -169,7 +169,7 @@ def _averaged(config: Config, setting: Setting) -> RoundCost:
 
 
 def _readers(config: Config, asks: float, nodes: int) -> float:
-    """Return the number of nodes, including this node, that read from the same peer at once."""
+    """Return how many nodes, including this node, read from one peer at the same time."""
     kind = algorithm(config.algorithm)
     if kind.terms is Terms.EXCHANGE:
         return 1.0  # a node is in one exchange at a time

@@ -67,7 +67,7 @@ class LinkMeasurement:
 
 @contextmanager
 def serving(port: int, bind: str = "*") -> Iterator[None]:
-    """Serve random bytes, with which peers measure the link. `bind` `*` means all addresses."""
+    """Serve random bytes, so that peers can measure the link. `bind` `*` means all addresses."""
     node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
