@@ -38,7 +38,7 @@ LONGEST_LOOK_S = GONE_S / 4  # the maximum time that counts between two calls of
 
 @dataclass(frozen=True)
 class Silence:
-    """Time limits in seconds, after which a ballot suspects members without an agreeing vote."""
+    """Time limits in seconds: a ballot suspects a member that is silent for so long."""
 
     gone_s: float = GONE_S
     late_s: float = LATE_S
@@ -115,7 +115,7 @@ class Ballot:
         return self._suspect(silent, now)
 
     def silent(self) -> tuple[str, ...]:
-        """Return the unsuspected members without a vote that agrees with this node's vote."""
+        """Return unsuspected members that have not yet voted for the same suspects as this node."""
         suspects = frozenset(self.suspects)
         return tuple(
             name

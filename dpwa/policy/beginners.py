@@ -67,7 +67,7 @@ _UNRELATED = 0.5  # distance relative to length; between independent random valu
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Return whether a node with clock `clock` must copy, not average with, a peer at `ahead`."""
+    """Return whether clock `clock` is so far behind `ahead` that the node must copy the peer."""
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
 
 
@@ -81,7 +81,7 @@ class Doubt(Enum):
 
 
 def bears_out(clock: float, ahead: float) -> bool:
-    """Return whether the clock `clock` of a node makes the clock `ahead` of a peer plausible."""
+    """Return whether a node's clock `clock` is near enough to confirm a peer's clock `ahead`."""
     return clock >= SHARE * ahead or ahead - clock < LEAD
 
 
@@ -93,10 +93,10 @@ def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
 def doubt_of(
     clock: float, own: float, best: float | None, before: float, elapsed_s: float
 ) -> Doubt:
-    """Judge the clock of a peer, for a node whose own clock is `own`.
+    """Return the reason to distrust the clock `clock` of a peer, or `Doubt.NONE`.
 
-    `best` is the highest recent clock of the other peers. `before` is the clock that this peer sent
-    `elapsed_s` ago (infinite: never).
+    `own` is this node's clock, and `best` is the highest recent clock of the other peers. `before`
+    is the clock that this peer sent `elapsed_s` ago (infinite: never).
     """
     if clock - own < LEAD:
         return Doubt.NONE
@@ -112,12 +112,12 @@ def doubt_of(
 
 
 def most_borne_out(own: float, best: float) -> float:
-    """Return the limit for a peer's clock, if the highest clock of the other peers is `best`."""
+    """Return the highest clock to believe of a peer, if the other peers' highest is `best`."""
     return max(own, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return a trace of `TRACE_VALUES` initial parameters. b"": all are 0, or any is not finite."""
+    """Pack initial parameters to compare between nodes. b"": all are 0, or any is not finite."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:

@@ -43,7 +43,7 @@ class ClipRadius:
         self._distances: deque[float] = deque(maxlen=window)
 
     def scale(self, distance: float) -> float:
-        """Add `distance` to the window. Return the scale of the merge, min(1, tau / distance).
+        """Record `distance`, and return the scale of the merge, min(1, tau / distance).
 
         The scale is 0 for the first distances, because the first peer may be an adversary. It is
         also 0 for a distance that is not finite, and tau does not count such a distance. Counted as
@@ -61,6 +61,6 @@ class ClipRadius:
         return 1.0 if distance <= self.radius else self.radius / distance
 
     def _order_statistic(self) -> float:
-        """Return one of the distances as the quantile, so that no adversary's value is mixed in."""
+        """Return the quantile without interpolating, which could mix in an adversary's distance."""
         ordered = sorted(self._distances)
         return ordered[int(self._quantile * (len(ordered) - 1))]

@@ -65,7 +65,7 @@ class FetchTimes:
         return replace(self, timeouts=min(self.timeouts + 1, MAX_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return a fetch's deadline in seconds, `ceiling_s` at most and before any success."""
+        """Return the seconds that a fetch may take: `ceiling_s` at first, later at most that."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

@@ -139,7 +139,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Convergence of the final rounds: the distance to the peers is nearly 0, or falls no more.
+    """Whether the final rounds have converged: distances to peers are near 0, or fall no more.
 
     >>> agreement = Agreement()
     >>> for distance in (1.0, 0.3, 0.1, 0.1, 0.1):

@@ -94,7 +94,7 @@ class FlowControl:
     pause_until: float = -math.inf  # before this time, no resting peer is asked
 
     def added(self, *peers: str) -> FlowControl:
-        """Add peers with the highest score."""
+        """Add `peers`, each with the highest score."""
         return replace(self, scores={**self.scores, **dict.fromkeys(peers, HIGHEST_SCORE)})
 
     def removed(self, peer: str) -> FlowControl:

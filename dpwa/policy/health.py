@@ -121,7 +121,7 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 
 
 def may_be_fit(health: Health, judged_ago_s: float) -> bool:
-    """Return whether a peer may be merged if its health was judged this many seconds ago."""
+    """Return whether a peer may be merged, given its health and the health's age in seconds."""
     if health is Health.OTHER_MODEL:
         return judged_ago_s >= RECONSIDERED_AFTER_S
     return health not in UNTIL_RECONNECTED

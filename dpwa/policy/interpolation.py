@@ -88,7 +88,7 @@ def interpolation_names() -> tuple[str, ...]:
 
 @register_interpolation("constant", ConstantOptions)
 def constant(options: ConstantOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """The factor f is `value`, for every peer.  Source: dpwa (2017)."""
+    """The factor f is the option `value`, for every peer.  Source: dpwa (2017)."""
     return options.value
 
 
@@ -161,7 +161,7 @@ def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
 
 
 def read_ahead(ahead: float, factor: float) -> float:
-    """Return the part of a snapshot's lead, in updates, that comes from reading the snapshot late.
+    """Return how many updates a snapshot is ahead only because this node has read it late.
 
     A node reads the peer's shared memory at the end of an update, and has published at its
     beginning. So if both nodes are equally fast, the peer's snapshot is ahead. Clocks are

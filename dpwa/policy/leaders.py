@@ -166,7 +166,7 @@ class LossReports:
         return None if best is None else best.report(now)
 
     def welcome(self, node: str) -> None:
-        """Accept reports about a forgotten node again, because the node is a peer again."""
+        """Accept reports about a forgotten node again, because the node has returned."""
         self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
@@ -207,7 +207,7 @@ class LossReports:
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """Return the first reports of `select_reports`, in order. A node may occur twice."""
+        """Return the reports that `select_reports` puts first. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]
@@ -252,7 +252,7 @@ class LossReports:
         return [heard for heard in self._heard.values() if heard.said_at > oldest]
 
     def _drop_aged(self, now: float) -> None:
-        """Drop reports at twice the expiry age. Until then, peers may resend expired reports."""
+        """Drop reports at twice the age at which they expire. Until then, peers may resend them."""
         oldest = now - 2 * self._forget_after_s
         for said in (self._heard, self._of_itself):
             for name in [name for name, heard in said.items() if heard.said_at <= oldest]:

@@ -82,7 +82,7 @@ class LinkEstimate:
 
 
 def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """Return each slow peer's probability of being a candidate for the next fetch."""
+    """Return, for each slow peer, the probability that the next fetch may go to it."""
     if not expected_s:
         return {}
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)

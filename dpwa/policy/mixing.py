@@ -27,7 +27,7 @@ ROUNDING = 1e-12  # smaller differences are rounding errors
 def adjacency(
     topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
 ) -> Adjacency:
-    """Return the adjacency matrix of a round, bool `(N, N)`. [i, j]: node i pulls from node j."""
+    """Return the bool matrix `(N, N)` of a round, in which [i, j] means that i pulls from j."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for index in range(nodes):
         pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
@@ -35,7 +35,7 @@ def adjacency(
 
 
 def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Adjacency:
-    """Return a bool matrix, shape `(N, N)`. [i, j]: node i pulls from node j in some round."""
+    """Return the bool matrix `(N, N)`, in which [i, j] means that i pulls from j in some round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for round_number in range(topology.period(options, nodes)):
         pulls |= adjacency(topology, options, nodes, round_number)
@@ -43,7 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d, the expected effect of merges with one random neighbour each."""
+    """Return W = (1-f) I + f A/d, the mean effect if each node merges a random one of d peers."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -85,7 +85,7 @@ def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0)
 
 
 def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
-    """Return the maximum expected share of the disagreement V that a round of random pulls leaves.
+    """Return rho, the largest expected ratio of the disagreements V after and before a round.
 
     V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The mixing matrix does not
     show the noise of random picks. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i

@@ -1,4 +1,4 @@
-"""Outer optimizer steps in random pairs of nodes, and the limits of stable hyperparameters.
+"""Outer optimizer steps of random node pairs, and the hyperparameters that keep these stable.
 
 Every node i trains for many steps from its own phi_i to x_i. Then it takes an outer step with one
 partner j. There are two kinds of outer steps.

@@ -74,7 +74,7 @@ class Mass:
         return self.held / UNIT
 
     def published(self) -> None:
-        """Record that the newest snapshot is the model, so the held units match the snapshot."""
+        """Record a publication: the held weight units now belong to the newest snapshot."""
         self._is_giving = True
 
     def split_half(self, transaction: bytes) -> int | None:

@@ -49,7 +49,7 @@ class Expectation:
 
 
 class LossChanges:
-    """The recent losses, and the recent relative changes of the loss, without jumps."""
+    """The recent losses, and their recent relative changes except jumps."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
@@ -92,7 +92,7 @@ class Quarantine:
     def __init__(
         self, threshold: float = 4.0, strikes: float = 3.0, duration_s: float = 60.0
     ) -> None:
-        """Set the jump threshold in deviations, the strikes, and a first quarantine's seconds."""
+        """Set limits: deviations of a jump, strikes, and seconds of a peer's first quarantine."""
         self._threshold = threshold
         self._strikes_allowed = strikes
         self._duration_s = duration_s
@@ -108,7 +108,7 @@ class Quarantine:
             self._factors[peer] = self._factors.get(peer, 0.0) + factor
 
     def measured(self, loss: float | None, now: float, peers: int) -> str | None:
-        """Judge the merges since the previous loss by `loss`. Return a log message, or `None`.
+        """Use `loss` to judge the merges since the previous loss. Return a log message, or `None`.
 
         A loss of `None` was not measured, and the merges wait for the next loss. A loss that is not
         finite is a jump. The first loss cannot be compared, and neither can the first loss after

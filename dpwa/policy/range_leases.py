@@ -1,4 +1,4 @@
-"""Leases of the ranges of a data set: the holder of each range, and the ranges that are done.
+"""Leases of a data set's ranges: which process holds each range, and which ranges are done.
 
 There is a row for each range: `[epoch, former holder, holder, is done]`. A process that changes a
 row sends the new row, with the holder that it knows. The change takes effect only if that is still
@@ -40,7 +40,7 @@ def holder_id(name: str, incarnation: bytes) -> float:
 
 
 def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
-    """Update float64 rows, shape (n, 4), in place, if the former holder is still the holder."""
+    """Overwrite float64 rows, shape (n, 4), with `changed`, unless a row has a new holder."""
     is_later = changed[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((changed[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -131,7 +131,7 @@ class Leases:
         return self._row(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:
-        """Return the row for a range that was done before all processes were restarted."""
+        """Return the row that marks a range as done already before a restart of all processes."""
         return self._row(NOBODY, NOBODY, is_done=True)
 
     def is_own(self, number: int) -> bool:

@@ -44,7 +44,7 @@ _ROUNDING = 1e-9  # of sums of floats, so that a full bucket counts as full
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """The state of the rule. Every change returns a new value. A new bucket is full."""
+    """The state of a token bucket. Every change returns a new value. A new bucket is full."""
 
     rate_per_s: float
     burst: float  # the maximum number of tokens

@@ -264,7 +264,7 @@ def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -
 def one_peer_exponential(
     options: NoOptions, index: int, nodes: int, round_number: int
 ) -> Sequence[int]:
-    """One node in each round, in turn 1, 2, 4, ... positions further on a ring.
+    """One node in each round: 1, then 2, then 4, ... positions further on a ring.
 
     Neighbour (i + 2^(t mod ceil(log2 N))) mod N in round t. With f = 0.5 and snapshots of the same
     round, ceil(log2 N) rounds give the exact mean if and only if N is a power of two.
@@ -322,7 +322,7 @@ def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
 
 
 def columns_of(columns: int | None, nodes: int) -> int:
-    """Return the number of nodes in a row. For `None`, the N nodes form a rectangle.
+    """Return the number of columns of a grid of nodes. For `None`, the nodes form a rectangle.
 
     The rectangle is as square as possible. If it would be more than twice as wide as high (for
     example if N is prime), a row has ceil(sqrt(N)) nodes.

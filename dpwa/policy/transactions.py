@@ -82,7 +82,7 @@ class Acceptance(Enum):
 
 
 class DecisionOutcome(Enum):
-    """A decision's effect on the answering node. All are noted, but only `COMMIT` is applied."""
+    """A decision's effect on its receiver. All are noted, but only `COMMIT` is applied."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -172,7 +172,7 @@ class Transactions:
     # Both sides
 
     def is_engaged(self, now: float) -> bool:
-        """Return whether an undecided transaction excludes others, at most until the deadline."""
+        """Return whether an exclusive transaction is undecided, and its deadline is not over."""
         deadlines = [asked.expires for asked in self._asked.values()]
         deadlines += [answered.expires for answered in self._answered.values()]
         return self._is_exclusive and now < max(deadlines, default=now)
@@ -233,7 +233,7 @@ class Transactions:
         return True
 
     def refused(self, transaction: bytes) -> None:
-        """Record that the peer was busy, and has dropped the transaction."""
+        """End a transaction because the peer was busy and refused it."""
         if self._asked.pop(transaction, None) is not None:
             self._counts["busy"] += 1
             self._finished.record_outcome(transaction, committed=False)
@@ -248,7 +248,7 @@ class Transactions:
         return True
 
     def may_commit(self, transaction: bytes, now: float) -> bool:
-        """Return whether `decide` would commit now: prepared, not decided yet, and in time."""
+        """Return whether a transaction can commit: it is prepared, undecided and not expired."""
         return transaction in self._asked and self._asked[transaction].may_commit(now)
 
     def decide(self, transaction: bytes, *, commit: bool, now: float) -> bool:
@@ -342,7 +342,7 @@ class Transactions:
         return DecisionOutcome.UNKNOWN
 
     def _has_room(self, transaction: bytes, now: float) -> bool:
-        """Return whether this node can accept a proposal, perhaps by giving up an own proposal."""
+        """Return whether this node can accept a proposal, perhaps by aborting one of its own."""
         if len(self._answered) >= self._most_answered:
             return False
         if not self._is_exclusive:

@@ -49,7 +49,7 @@ class Patience:
     def allowances(
         self, names: Iterable[str], missed_s: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Return, for each node, the maximum seconds to wait while no node enters the round.
+        """Return the maximum seconds to wait for each node, counted while no other node enters.
 
         Args:
             names: the names of other nodes.
@@ -96,7 +96,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Absence:
-    """Rejoin times of a node out of sync: first at once, later after 1, 3, 7 ... of its steps.
+    """The steps that a node stays out of sync before it tries to rejoin: 0, then 1, 3, 7 ...
 
     The count starts again after the node was in sync for some time. Changes return a new value.
     """
@@ -150,7 +150,7 @@ class RoundLimits:
 
     @property
     def given_up(self) -> list[str]:
-        """The members that were missing for their maximum time."""
+        """The members for which the others have waited as long as allowed."""
         return [name for name, s in self.longest_s.items() if s >= self.most_s[name]]
 
     def are_over(self, missing: set[str], now: float) -> bool:

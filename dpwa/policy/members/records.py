@@ -41,7 +41,7 @@ MAX_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """A factor from 1 to `most` for time limits, because this node itself may be slow."""
+    """A factor from 1 to `most`, by which a node that may be slow extends its time limits."""
 
     factor: int = 1
     most: int = 2  # with more, a node that is cut off would wait for other nodes for too long
@@ -80,7 +80,7 @@ class Probe:
         self.asked_at, self.helpers = None, frozenset()
 
     def helped(self, helper: str) -> None:
-        """Record that a helper reached the member, so only this node's link may be broken."""
+        """Record that a helper has reached the member, so at most this node's link is broken."""
         if helper in self.helpers:
             self.answered()
             self.patience = max(2, self.patience)
@@ -115,7 +115,7 @@ class MemberRecord:
     retry_at: float = 0.0  # time of the next attempt
 
     def check_timeouts(self, now: float, times: Times, health: LocalHealth) -> Event | None:
-        """Return the event of an expired time limit for this node, or `None`."""
+        """Return the event that an expired time limit of the recorded node causes, or `None`."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
             has_failed = self.probe.is_silent(now, times.suspect_after_s, health)
@@ -125,7 +125,7 @@ class MemberRecord:
         return event if now - self.since >= limit_s else None
 
     def give_fresh_time(self, now: float) -> None:
-        """Drop unanswered questions, and restart the time in which a suspect may refute."""
+        """Drop unanswered questions, and give a suspected node the full time to refute again."""
         self.probe.answered()
         self.stays_suspect(now)
 
@@ -170,7 +170,7 @@ def drawn_from(
 def to_ask(
     records: Iterable[MemberRecord], now: float, rng: random.Random, near: Collection[str] = ()
 ) -> list[MemberEntry]:
-    """Choose a random member and a few members that owe an answer, and record the questions."""
+    """Pick a random member and a few with unanswered questions, and record that they are asked."""
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
     chosen = rng.sample(silent, min(MAX_REPEATED, len(silent)))

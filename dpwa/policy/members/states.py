@@ -51,7 +51,7 @@ class MemberEntry(NamedTuple):
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """The pair (incarnation, version), which identifies one announcement by the node itself."""
+        """The pair (incarnation, version), which only the node itself can raise."""
         return self.incarnation, self.version
 
     @property

@@ -92,7 +92,7 @@ MAX_CLAIMS = 256
 
 
 def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
-    """Return whether a call must confirm `news` before `news` replaces the entry `known`."""
+    """Return whether `news` may replace `known` only after a call to its endpoint confirms it."""
     if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
         return False
     is_member = known is not None and known.status.is_member
@@ -117,7 +117,7 @@ class _Claim:
 
 
 class Claims:
-    """Claims from peers that this node is checking, at most one claim for each node name."""
+    """Unverified news (claims) that this node checks by calls, at most one for each node name."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
@@ -135,7 +135,7 @@ class Claims:
         self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the claims to check now by calls, each once. Of many, pick some at random."""
+        """Return claims whose endpoints to call now, each once. Of many, pick some at random."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
@@ -166,7 +166,7 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return a new member's own entry, newer than all reported entries with the same name."""
+    """Return `own` with an incarnation above all entries of the same name in `news`."""
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:
         return own
@@ -248,7 +248,7 @@ class Membership:
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
-        """Process the result of checking a claim: the answering incarnation. `None`: no answer.
+        """Process the answer to a call that checked a claim. `incarnation` `None`: no answer.
 
         If a later process has the name of this node, it becomes `replaced_by`, and the change has
         `None` as `after`. Otherwise the claim was about an earlier process, or false, and this node
@@ -266,7 +266,7 @@ class Membership:
         return self._contradict(claim)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Note that no process could be called now to check a claim."""
+        """Drop a claim that could not be checked, because this node could not make the call."""
         for claims in (self._claims, self._newcomers):
             claims.drop(claim.name)
 
@@ -289,7 +289,7 @@ class Membership:
         return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Raise this node's incarnation above all in `news` for the same name. See `outlived`."""
+        """Raise this node's incarnation above that of every entry in `news` with its name."""
         self.own = outlived(self.own, news)
         self._has_changed()
 
@@ -399,7 +399,7 @@ class Membership:
         return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return claims to check now by calling nodes. Pass results to `checked` or `unchecked`."""
+        """Return the claims to check now by calls. Pass each result to `checked` or `unchecked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         if is_over:
             return []
@@ -417,7 +417,7 @@ class Membership:
         return is_claim(news, self.entry(news.name))
 
     def _is_crowded(self) -> bool:
-        """Return whether the records are so full that a new node must answer a call first."""
+        """Return whether the records are full, so that an unknown node must first answer a call."""
         if len(self._records) < self._most:
             return False
         records = self._records.values()
@@ -426,7 +426,7 @@ class Membership:
     def _meet(
         self, news: MemberEntry, event: Event, now: float, *, is_certain: bool
     ) -> list[Change]:
-        """Add an unknown node to the records, or remember that the node has ended."""
+        """Add an unknown node to the records, or store its entry as forgotten if it has ended."""
         status = after(event, None)
         if status is None:
             if event in NEWER:  # otherwise, hearsay of an old death would keep its entry for ever
