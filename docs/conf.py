@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from docutils.nodes import SkipNode, comment, raw, section
+from docutils.nodes import SkipNode, comment, meta, raw, section
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.addnodes import index
 from sphinx.application import Sphinx
@@ -74,7 +74,8 @@ class _SearchWords(SphinxTransform):
                     above = above.parent
                 target = above["ids"][-1]
                 entries = [("single", w.strip(), target, "main", None) for w in words[1].split(",")]
-                node.replace_self(index(entries=entries))
+                # Also for queries of other words of the page
+                node.replace_self([index(entries=entries), meta(name="keywords", content=words[1])])
 
 
 def _write_inline(writer: Any, node: Any) -> None:

@@ -1,6 +1,7 @@
 // These pages contain nearly every word, so the search lists the pages that explain a word first.
 const LISTS = ["CHANGELOG", "docs/api", "docs/benchmarks", "docs/cli", "docs/glossary", "docs/migration",
-  "docs/papers", "docs/scenario-keys", "docs/settings", "docs/troubleshooting"];
+  "docs/papers", "docs/scenario-keys", "docs/settings", "docs/troubleshooting", "docs/architecture",
+  "docs/algorithms", "docs/index", "README", "CONTRIBUTING"];
 
 // What the words of `<!-- search: ... -->` find is shown by its heading, not by its page alone.
 var Scorer = {
