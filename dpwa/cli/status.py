@@ -173,7 +173,7 @@ def _number(value: float | None, otherwise: str) -> str:
 def _peer(peer: PeerReport) -> str:
     """Return a peer's name with the score and the problem, if the peer has them."""
     if peer.heard_s is None:
-        return f"{peer.name} (no message from it yet)"
+        return f"{peer.name} (no message yet)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
     if peer.health not in ("alive", "unknown"):
         remarks.append(peer.health.replace("_", " "))
@@ -181,7 +181,7 @@ def _peer(peer: PeerReport) -> str:
         ago = f"{screen.age(peer.heard_s)} ago"
         if peer.health in _ENDED:
             return f"{peer.name} ({peer.health} {ago})"
-        remarks.append(f"last message from it {ago}")
+        remarks.append(f"last message {ago}")
     return f"{peer.name} ({', '.join(remarks)})"
 
 

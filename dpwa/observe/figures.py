@@ -87,7 +87,7 @@ FIGURES = (
     ),
     FigureSpec("refused", "counter", "refused messages and connections"),
     FigureSpec(
-        "clock", "gauge", "training clock. An update adds 1, and a merge averages both clocks"
+        "clock", "gauge", "training clock. An update adds 1, and a merge interpolates the clocks"
     ),
     FigureSpec("version", "gauge", "version of the newest published snapshot"),
     FigureSpec("loss", "gauge", "training loss. Infinite once the node has diverged"),

@@ -155,7 +155,7 @@ def test_a_peer_that_never_started_is_told_as_such_and_has_no_score(config, file
         _, nodes = rows(file)
         table = status(file).stdout
     assert nodes["w1"]["peers"][0]["heard_s"] is None
-    assert "w2 (no message from it yet)" in table
+    assert "w2 (no message yet)" in table
     assert "1000" not in table
     assert table.splitlines()[-1].endswith(". No peer has received a message from this node")
 
@@ -181,10 +181,10 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     ("peer", "shown"),
     [
         ({"score": 900, "health": "alive", "heard_s": 1.0}, "w2 (900)"),
-        ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (no message from it yet)"),
+        ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (no message yet)"),
         (
             {"score": 9, "health": "silent", "heard_s": 130.2},
-            "w2 (9, silent, last message from it 2 min ago)",
+            "w2 (9, silent, last message 2 min ago)",
         ),
         (
             {
@@ -193,7 +193,7 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
                 "problem": "the connection was lost",
                 "heard_s": 5,
             },
-            "w2 (unreachable, last message from it 5 s ago)",
+            "w2 (unreachable, last message 5 s ago)",
         ),
         ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),
         ({"score": 1000, "health": "unreachable"}, "w2 (unreachable)"),  # of an older node
@@ -243,7 +243,7 @@ def test_at_40_columns_no_word_is_broken(config, file):
         text = status(file, environment={"COLUMNS": "40"}).stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= 40
-    assert "w2 (no message from it yet)" in " ".join(text.split())
+    assert "w2 (no message yet)" in " ".join(text.split())
     assert "clock 0, steps 0, loss -, version 0, merges 0" in " ".join(text.split())
 
 
