@@ -226,7 +226,9 @@ def all_gather_object(
 
 def _members_of(group: object) -> DpwaConnection:
     if _connection is None:
-        raise UserError("call dpwa.distributed.init_process_group first [DPWA-E156]")
+        raise UserError(
+            "dpwa.distributed is not initialized. Call init_process_group first [DPWA-E156]"
+        )
     if group is not None:
         raise UserError(f"group: expected None or group.WORLD (got {group!r:.60}) [DPWA-E304]")
     return _connection

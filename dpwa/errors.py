@@ -155,7 +155,7 @@ class VersionError(ProtocolError):
 
     def __init__(self, theirs: object, ours: int) -> None:
         self.theirs, self._ours = theirs, ours
-        super().__init__(f"the peer speaks protocol version {theirs}, this node speaks {ours}")
+        super().__init__(f"the peer speaks protocol version {theirs}, but this node speaks {ours}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.theirs, self._ours)

@@ -99,7 +99,7 @@ def mismatch(entries: Entries) -> str | None:
             return f"{first} called {mine.call}, {name} called {theirs.call} [DPWA-E230]"
         if theirs.fingerprint != mine.fingerprint:
             difference = _difference(first, mine, name, theirs)
-            return f"{mine.call} of different values: {difference} [DPWA-E231]"
+            return f"members differ in the values of {mine.call}: {difference} [DPWA-E231]"
     if mine.root and mine.root not in contributing:
         present = ", ".join(contributing)
         return (

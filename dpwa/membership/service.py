@@ -125,7 +125,7 @@ class RosterService(Service):
         known = self._member_list.entry(message.name)
         is_known = message.name == own.name or _is_member(message, known)
         if message.expects not in ("", own.name):
-            reason = f"{own.name} is here, not {message.expects}"
+            reason = f"the node here is {own.name}, not {message.expects}"
             self._turn_away(message.request, reply, "stranger", reason)
         elif message.algorithm != self._algorithm:
             reason = f"{own.name} runs algorithm {self._algorithm}, not {message.algorithm}"

@@ -266,7 +266,7 @@ def between(
                 told.setdefault(what, []).append(name)
     for (other, where, health, problem), names in told.items():
         say = "says" if len(names) == 1 else "say"
-        text = f"{other} at {where}: {', '.join(names)} {say} that it {_PROBLEMS[health]}"
+        text = f"{other} at {where}: {', '.join(names)} {say} that {other} {_PROBLEMS[health]}"
         text += f": {printable(problem)}" if problem else ""
         yield Finding(other, text, is_unreachable=health in ("silent", "unreachable"))
 
@@ -315,7 +315,7 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
         ahead_s = answer.ahead_s
         if ahead_s is not None and abs(ahead_s) > MAX_SKEW_S:
             way = "ahead of" if ahead_s > 0 else "behind"
-            text = f"{name}: its wall clock is {abs(ahead_s):.0f} s {way} this machine's"
+            text = f"{name}: its wall clock is {abs(ahead_s):.0f} s {way} the clock of this machine"
             yield Finding(name, text)
 
 

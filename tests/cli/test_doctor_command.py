@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
@@ -122,7 +123,7 @@ def test_a_peer_without_a_connection_is_told_before_anything_was_fetched():
         told = report("w3", uptime_s=uptime_s, peers=[peer])
         found = diagnose({"w3": told})
         assert [(finding.is_unreachable, finding.node) for finding in found] == expected
-    assert found[0].text == "w9 at tcp://h:9: w3 says that it cannot be reached: unknown host h"
+    assert found[0].text == "w9 at tcp://h:9: w3 says that w9 cannot be reached: unknown host h"
 
 
 def test_what_several_nodes_say_of_a_peer_is_told_once():
@@ -138,8 +139,8 @@ def test_what_several_nodes_say_of_a_peer_is_told_once():
     }
     assert [finding.text for finding in diagnose(answers)] == [
         "w5: not reachable: no answer in time",
-        "w4 at tcp://h:9: w1, w3 say that it cannot be reached: unknown host h",
-        "w4 at tcp://h:9: w2 says that it cannot be reached: nothing answers",
+        "w4 at tcp://h:9: w1, w3 say that w4 cannot be reached: unknown host h",
+        "w4 at tcp://h:9: w2 says that w4 cannot be reached: nothing answers",
     ]
 
 
@@ -185,7 +186,7 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert result.exit_code == 1
     assert "! w3 has model " in result.stdout
-    assert "w3 says that it has a different model" in result.stdout
+    assert re.search(r"w3 says that \S+ has a different model", result.stdout)
 
 
 def test_settings_that_differ_are_told_before_any_training(tmp_path):
@@ -220,7 +221,7 @@ def test_versions_and_clocks_that_differ_are_told_with_both_nodes(tmp_path):
         ("torch", "1.13.1+cu117", torch.__version__),
     ):
         assert f"! w2 has {name} {theirs}, w1 has {own}\n" in result.stdout
-    assert "! w2: its wall clock is 3600 s ahead of this machine's\n" in result.stdout
+    assert "! w2: its wall clock is 3600 s ahead of the clock of this machine\n" in result.stdout
 
 
 def test_members_that_no_file_names_are_found(tmp_path):
@@ -320,7 +321,7 @@ def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
         "c has protocol version 4, most others have 7",
         "c has driver 470.82, a has 550.54",
         "c has algorithm lsgd, most others have gossip",
-        "c: its wall clock is 60 s behind this machine's",
+        "c: its wall clock is 60 s behind the clock of this machine",
     ]
 
 

@@ -306,7 +306,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([encode(Status(request=1)), pack([1])], "data that are not a status"),
         (
             [pack({"v": 99})],
-            f"the peer speaks protocol version 99, this node speaks {PROTOCOL_VERSION}",
+            f"the peer speaks protocol version 99, but this node speaks {PROTOCOL_VERSION}",
         ),
         ([], "connected, but no answer in time"),
     ],

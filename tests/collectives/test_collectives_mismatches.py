@@ -62,13 +62,16 @@ DIFFERENT_VALUES = {
 def test_values_of_different_form(nodes, kind):
     usual, odd, text = DIFFERENT_VALUES[kind]
     assert_mismatch(
-        nodes, reduce(usual), reduce(odd), f"all_reduce sum of different values: .*{text}"
+        nodes,
+        reduce(usual),
+        reduce(odd),
+        f"members differ in the values of all_reduce sum: .*{text}",
     )
     assert_mismatch(
         nodes,
         lambda node: node.broadcast(usual, "w3"),
         lambda node: node.broadcast(odd, "w3"),
-        f"broadcast from w3 of different values: .*{text}",
+        f"members differ in the values of broadcast from w3: .*{text}",
     )
 
 

@@ -69,8 +69,8 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         path = tmp_path / "nodes.yaml"
         path.write_text(json.dumps(config))
         table = " ".join(run_dpwa("status", "-c", path).stdout.split())
-        assert f"w1 says that it has a different model: {model}" in table
-        assert f"w1, w2 say that it has different settings and is not merged: {algorithm}" in table
+        assert f"w1 says that w2 has a different model: {model}" in table
+        assert f"w1, w2 say that w3 has different settings and is not merged: {algorithm}" in table
         step("w2", LOOKED_EVERY_S)
         with pytest.raises(
             MismatchError, match=r"w2: no peer can train with this node\. w1 .*\[DPWA-E314\]"

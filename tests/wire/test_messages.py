@@ -228,7 +228,7 @@ def test_every_message_survives_the_wire(message):
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
-    told = f"speaks protocol version {version}, this node speaks {limits.PROTOCOL_VERSION}"
+    told = f"speaks protocol version {version}, but this node speaks {limits.PROTOCOL_VERSION}"
     with pytest.raises(VersionError, match=told):
         decode([msgpack.packb(header(v=version))])
 
