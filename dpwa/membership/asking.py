@@ -130,7 +130,9 @@ class Asking(Listener):
         try:
             act(*given)
         except Exception:
-            log.exception("membership: an unexpected error. The node continues [DPWA-W018]")
+            log.exception(
+                "membership: an unexpected error occurred. The node continues [DPWA-W018]"
+            )
 
     def _tick(self) -> None:
         self._call_waiting()
@@ -283,7 +285,9 @@ class Asking(Listener):
         if self.outcome.has_asked(endpoint):
             self._met[endpoint] = message.name
         if message.name == own.name:  # this node asked itself
-            self.outcome.record_answer(endpoint, JoinAnswer("this node itself is there", "self"))
+            self.outcome.record_answer(
+                endpoint, JoinAnswer("this node itself has this address", "self")
+            )
             return
         if not self.outcome.is_in:
             self._member_list.outlive(entries)
@@ -325,7 +329,7 @@ class Asking(Listener):
     def _dial(self, entry: MemberEntry, done: Done) -> bool:
         def found(incarnation: int) -> None:
             is_it = incarnation >= entry.incarnation
-            done("" if is_it else "an earlier process of this name is there")
+            done("" if is_it else "an earlier process of this name has this address")
 
         if self._call(entry, found, done):
             return True
@@ -344,7 +348,7 @@ class Asking(Listener):
             if isinstance(message, Here) and message.name == entry.name:
                 found(message.incarnation)
             else:
-                failed("another node is there")
+                failed("a different node has this address")
 
         return self._calls.start(
             Question(

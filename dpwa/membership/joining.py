@@ -131,7 +131,8 @@ MAX_SHOWN = 8  # places in a message
 _CYCLE = "If all nodes wait for each other, set `join: []` or `alone: true` for one of them"
 _ADVICE = (
     "Start a node at one of these addresses, or put the address of a running node into `join`. "
-    "With `join: []`, a node begins a new cluster. With `alone: true`, it also continues to ask"
+    "With `join: []`, a node begins a new cluster. With `alone: true`, the node "
+    "begins a new cluster and continues to ask"
 )
 
 

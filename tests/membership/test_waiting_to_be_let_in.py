@@ -388,7 +388,9 @@ def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
     outcome = JoinOutcome([place], SYSTEM)
     assert not outcome.is_own(place)
     outcome.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
-    outcome.record_answer("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
+    outcome.record_answer(
+        "tcp://127.0.0.1:1", JoinAnswer("this node itself has this address", "self")
+    )
     assert outcome.is_own(place)
     outcome.located(place, ("tcp://127.0.0.1:1", "tcp://10.0.0.1:1"))
     assert not outcome.is_own(place)
