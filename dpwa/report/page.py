@@ -94,12 +94,12 @@ def sentences(runs: Runs, loss: float | None = None) -> Iterator[str]:
 
 def _summary(facts: Facts) -> Iterator[str]:
     run = facts.run
-    until = "so far" if facts.is_running else f"to {clock(run.last)}"
+    began = moment(run.began)
+    when = f" so far, since {began}" if facts.is_running else f", from {began} to {clock(run.last)}"
     did = "trained" if facts.steps else "ran"
     took = f"took {plural(round(facts.steps), 'step')} in all" if facts.steps else "took no step"
     yield (
-        f"{plural(len(facts.nodes), 'node')} {did} for {duration(run.seconds)}, from "
-        f"{moment(run.began)} {until}, and {took}."
+        f"{plural(len(facts.nodes), 'node')} {did} for {duration(run.seconds)}{when}, and {took}."
     )
     if facts.best is None or facts.best.log.best is None or not facts.losses:
         yield "No loss is known."
