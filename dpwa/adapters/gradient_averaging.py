@@ -209,7 +209,9 @@ class GradientAveraging(Closeable):
                 case [np.ndarray() as image, bytes(numbers)]:
                     target.load(np.array(image, np.uint8), numbers)
                 case _:
-                    raise ProtocolError(f"{peer} sent no valid {target.part} state")
+                    raise ProtocolError(
+                        f"{peer} sent a training state without a valid {target.part}"
+                    )
         self._is_at_step = self._is_at_step or is_at_step
         self._state.constants = constants
         ahead = self._gossip.is_ahead

@@ -570,7 +570,8 @@ class ModuleState:
         """
         if self._may_be_sharded:
             raise UserError(
-                "center: the module is sharded, so no rank has the whole center [DPWA-E135]"
+                "a sharded module has no center that can be read, because no rank has the whole "
+                "center [DPWA-E135]"
             )
         copies: dict[int, torch.UntypedStorage] = {}
 

@@ -238,7 +238,7 @@ class Filler:
         ((tag, given),) = tree.items()
         if tag == "k":
             if own is MISSING:
-                raise UnfitStateError(f"{place} is missing on this node")
+                raise UnfitStateError(f"the state contains {place}, which this node lacks")
             return own
         if tag == "p":
             return self._parameters[given]
@@ -255,7 +255,7 @@ class Filler:
         if tag == "d":
             return self._mapping(given, own, place)
         if tag in "ms" and own is MISSING:
-            raise UnfitStateError(f"{place} is missing on this node")
+            raise UnfitStateError(f"the state contains {place}, which this node lacks")
         if tag == "m":
             return self._module(given, own, place)
         if tag == "s":
@@ -320,7 +320,8 @@ class Filler:
         for name, tree in given:
             if self.value(tree, tensors[name], place) is not tensors[name]:
                 raise UnfitStateError(
-                    f"the tensor {name!r:.40} of {place} is a different tensor on this node"
+                    f"the tensor {name!r:.40} of {place} in the state does not match the tensor on "
+                    "this node (shape, dtype or parameter)"
                 )
         return own
 
@@ -338,7 +339,7 @@ class Filler:
             own = self._new(name, place)
         if type(own).__qualname__ != name:
             raise UnfitStateError(
-                f"{place} is a {name!r:.40} in the state, but a "
+                f"the object {place} has the class {name!r:.40} in the state, but the class "
                 f"{type(own).__qualname__} on this node"
             )
         self.attributes(own, attributes, place)
@@ -352,7 +353,7 @@ class Filler:
             is_plain = type(kind) is type and not hasattr(kind, "__del__")
             if is_plain and kind.__module__.partition(".")[0] in packages:
                 return object.__new__(kind)
-        raise UnfitStateError(f"{place} has the class {name!r:.40}, which this node does not have")
+        raise UnfitStateError(f"this node does not have the class {name!r:.40} of {place}")
 
 
 def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:

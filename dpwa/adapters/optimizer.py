@@ -216,16 +216,16 @@ class Optimizers:
     def require_schedulers(self, node: str, updates: int) -> None:
         """Warn once if a scheduler starts at 0, but this node adopted a later training state."""
         if self.schedulers is None:
-            what = "pass the scheduler to dpwa.connect as scheduler="
+            what = "Pass the scheduler to dpwa.connect as scheduler="
             is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
         else:
-            what = "the adopted state has no such scheduler"
+            what = "The state from the peer or checkpoint has no such scheduler"
             is_left = bool(self.schedulers) and not self.have_schedules
         if is_left and not self._has_warned_of_schedulers:
             self._has_warned_of_schedulers = True
             log.warning(
                 "%s: the training continues at update %d, but the learning rate scheduler starts "
-                "at step 0 (%s). The next step of the scheduler resets the learning rate. See "
+                "at step 0. The next step of the scheduler resets the learning rate. %s. See "
                 "docs/state.md [DPWA-W071]",
                 node,
                 updates,

@@ -118,10 +118,16 @@ def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
     if _is_number(own) and _is_number(theirs):
         if _sign(theirs) >= 0 or _sign(own) < 0 or may_be_negative:
             return theirs
-        raise UnfitStateError(f"{key} is {theirs!r:.40} in the state, but {own!r:.40} on this node")
+        raise UnfitStateError(
+            f"the setting {key} of param_groups is {theirs!r:.40} in the state, but {own!r:.40} on "
+            "this node"
+        )
     if type(own) is type(theirs) and (isinstance(own, bool) or own == theirs):
         return theirs
-    raise UnfitStateError(f"{key} is {theirs!r:.40} in the state, but {own!r:.40} on this node")
+    raise UnfitStateError(
+        f"the setting {key} of param_groups is {theirs!r:.40} in the state, but {own!r:.40} on "
+        "this node"
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -562,7 +568,8 @@ def resume(
     for scheduler, told in zip(schedulers, progress, strict=True):
         if told[_KIND] != type(scheduler).__qualname__:
             raise UnfitStateError(
-                f"the scheduler here is not of the class {told[_KIND]!r:.40}, as in the state"
+                f"the state has a scheduler of the class {told[_KIND]!r:.40}, but the scheduler on "
+                "this node has a different class"
             )
         kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
         own = scheduler.state_dict()
@@ -601,5 +608,6 @@ def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
         if is_alike and is_possible and (theirs >= 0 or number < 0):
             return torch.full_like(own, theirs) if isinstance(own, torch.Tensor) else theirs
     raise UnfitStateError(
-        f"a scheduler has the value {theirs!r:.40} in the state, but {own!r:.40} on this node"
+        f"a value of a scheduler in the state does not fit this node: expected a value like "
+        f"{own!r:.40} (got {theirs!r:.40})"
     )

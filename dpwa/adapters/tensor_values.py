@@ -120,7 +120,7 @@ class TensorValues:
     def _groups_of(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield tensors of one dtype and device, with the matching tensors of the other operand."""
         if not self.is_like(other):
-            raise ValueError("expected values of equal shapes, dtypes and devices")
+            raise ValueError("expected two lists of tensors with equal shapes, dtypes and devices")
         for indices in self._groups:
             yield [self.tensors[i] for i in indices], [other.tensors[i] for i in indices]
 

@@ -181,8 +181,8 @@ class AllReduceEA:
         if warning is not None and nodes != self._warned_of:
             self._warned_of = nodes
             log.warning(
-                "%s: %s. Otherwise the center swings further with every exchange. The recommended "
-                "value is %.2g (0.9/N, at most %g) [DPWA-W029]",
+                "%s: %s. With this alpha, the center swings further with every exchange. The "
+                "recommended alpha is %.2g (0.9/N, at most %g) [DPWA-W029]",
                 who,
                 warning,
                 min(MAX_ALPHA, BETA / nodes),
@@ -241,7 +241,8 @@ class FlatFloats:
                 )
         if self._payload.result() is not values:
             raise ParametersError(
-                "the parameters cannot change in place. Pass tensors or writable arrays [DPWA-E159]"
+                "elastic averaging cannot change numbers or read-only arrays in place. Pass "
+                "tensors or writable arrays [DPWA-E159]"
             )
         self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
 
@@ -275,8 +276,9 @@ class Center:
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:
             raise ParametersError(
-                "the parameters (here) and the center (there) have different shapes or dtypes: "
-                f"{difference}. Call synchronize_parameters to replace the center [DPWA-E165]"
+                "the parameters and the center have different shapes or dtypes: "
+                f"{difference} (here: the parameters, there: the center). Call "
+                "synchronize_parameters to replace the center [DPWA-E165]"
             )
 
 

@@ -190,5 +190,6 @@ class UnevenSteps:
 def _check_in_place(value: Any, result: Any) -> None:
     if result is not value:
         raise ParametersError(
-            "numbers cannot change in place. Pass tensors or writable arrays [DPWA-E160]"
+            "the result cannot be written into numbers or read-only arrays. Pass tensors or "
+            "writable arrays [DPWA-E160]"
         )

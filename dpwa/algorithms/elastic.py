@@ -18,8 +18,9 @@ class ElasticOptions(StrictModel):
     period: int = Field(default=10, ge=1, description="number of local steps between elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
-        description="fraction of the distance to the parameters that the center moves. The "
-        "parameters move beta/N of the distance to the center. N is the number of nodes",
+        description="at each elastic step, the center moves this fraction of its distance toward "
+        "the parameters. The parameters move beta/N of the distance toward the center. N is the "
+        "number of nodes",
     )
 
     @field_validator("beta")

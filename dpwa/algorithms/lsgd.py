@@ -32,24 +32,27 @@ class LSGDOptions(StrictModel):
     p1: Fraction = Field(
         default=0.1,
         description="strength of the pull toward the leader of the group. After each step, a node "
-        "moves N*p1/local_period of the distance, at most p1. N is the number of nodes",
+        "moves N*p1/local_period (at most p1) of its distance to the leader. N is the number of "
+        "nodes",
     )
     p2: Fraction = Field(
         default=0.1,
         description="strength of the pull toward the leader of all nodes. After each step, a node "
-        "moves N*p2/global_period of the distance, at most p2. N is the number of nodes",
+        "moves N*p2/global_period (at most p2) of its distance to the leader. N is the number of "
+        "nodes",
     )
     local_period: Period | None = Field(
         default=None,
-        description="length of a local period, in updates of all nodes together. null means 4. If "
-        "global_period is also null, null means the number of nodes, rounded up to a multiple of 4",
+        description="length of a local period, in updates of all nodes together. null means 4 if "
+        "global_period is set. If both periods are null, local_period is the number of nodes, "
+        "rounded up to a multiple of 4",
     )
     global_period: Period | None = Field(
         default=None,
         validate_default=True,
         description="length of a global period, in updates of all nodes together. The length must "
-        "be a multiple of local_period. null means 16. If local_period is also null, null means 4 "
-        "times local_period",
+        "be a multiple of local_period. null means 16 if local_period is set. If both periods are "
+        "null, global_period is 4 times local_period",
     )
 
     @field_validator("global_period")

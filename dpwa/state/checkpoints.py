@@ -205,7 +205,7 @@ class CheckpointFolder:
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
             if not (0 <= clock <= MAX_CLOCK and 0 <= updates <= limits.MAX_STATE_UPDATES):
-                raise ValueError(f"clock {clock:g} is impossible after {updates:.6g} updates")
+                raise ValueError(f"clock {clock:g} or updates {updates:.6g} is out of range")
         except (
             FileNotFoundError,
             ValueError,

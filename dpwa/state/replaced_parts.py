@@ -70,7 +70,7 @@ def values_of(image: ByteArray, numbers: bytes) -> bytes | npt.NDArray[Any]:
         start = 8 + int.from_bytes(image[:8].tobytes(), "little")
         data = _layout_of(max(0, image.nbytes - start)).tensors_of(image)
         if data is None or kind.kind not in _NUMERIC_KINDS:
-            raise UnfitStateError("the header of the state does not describe raw parameters")
+            raise UnfitStateError("the header of the state does not describe an array or bytes")
         return data.tobytes() if dtype == BYTES else data.view(kind).reshape(shape)
     except (ProtocolError, ValueError, TypeError) as error:
         raise UnfitStateError(f"{type(error).__name__}: {error}") from None

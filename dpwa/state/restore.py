@@ -166,8 +166,8 @@ class StateRestore:
     def _warn(self, target: Target, result: JoinResult, *, had_donors: bool = False) -> None:
         own = self._node, target.part
         text = (
-            "%s: starts with its own %s, because the state of %s differs (first difference: %s) "
-            "[DPWA-W062]"
+            "%s: this node starts with its own %s, because the state of %s differs (first "
+            "difference: %s) [DPWA-W062]"
         )
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
@@ -175,8 +175,8 @@ class StateRestore:
             most_s = math.inf if result.nbytes else self._patience.offered_s
             within = f" in {min(self._timeout_s, most_s):g} s" * result.is_late
             came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB" * bool(result.nbytes)
-            text = "%s: starts with its own %s, because no peer has sent all of its state%s "
-            log.warning(text + "(%s arrived) [DPWA-W063]", *own, within, came or "nothing")
+            text = "%s: this node starts with its own %s, because no peer has sent all of its state"
+            log.warning(text + "%s (%s arrived) [DPWA-W063]", *own, within, came or "nothing")
 
     # State from disk
 
@@ -275,8 +275,8 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, because the ranks of this node found no state "
-                "from the same time [DPWA-W026]",
+                "%s: this node starts with its own %s, because its ranks found no state from the "
+                "same time [DPWA-W026]",
                 self._node,
                 target.part,
             )
@@ -302,8 +302,8 @@ class TogetherRestore:
         held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
-                "%s: starts with its own %s, because some ranks got no state from the peer"
-                " [DPWA-W050]"
+                "%s: this node starts with its own %s, because some ranks got no state from the "
+                "peer [DPWA-W050]"
             )
             log.warning(text, self._node, target.part)
         elif held:

@@ -675,7 +675,7 @@ def test_the_schedule_of_who_takes_over_is_as_far_as_its_number_of_updates():
         ({}, "scheduler="),
         ({"scheduler": "LambdaLR"}, ""),
         ({"scheduler": ()}, ""),
-        ({"scheduler": "MultiStepLR"}, "the adopted state has no such scheduler"),
+        ({"scheduler": "MultiStepLR"}, "The state from the peer or checkpoint has no such"),
         ({"scheduler": torch.amp.GradScaler("cpu")}, "scheduler="),
     ],
 )

@@ -80,7 +80,7 @@ def test_an_error_of_rank_0_is_of_the_same_kind_on_all_ranks_or_of_the_nearest_p
 @pytest.mark.parametrize("what", ["center", "collective", "connection", "leader"])
 def test_what_only_the_rank_with_the_node_has_is_refused_elsewhere(told, what):
     for name in ("w1", "w2"):
-        assert "exists only on rank 0 of the model's" in told["refused"][name, 1][what]
+        assert "rank 1 of the model's process group has no '" in told["refused"][name, 1][what]
 
 
 @pytest.mark.slow

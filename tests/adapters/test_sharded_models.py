@@ -103,7 +103,7 @@ def test_a_group_goes_on_from_the_newest_checkpoint_that_all_of_its_ranks_have(t
             "peers refused",
             "MismatchError: every peer|ParametersError: the same call .* on another rank",
         ),
-        ("ports", "UserError: too few ports between nodes 'w1' and 'w2' on 127.0.0.1"),
+        ("ports", "UserError: the ports of nodes 'w1' and 'w2' on 127.0.0.1 are too close"),
         ("seconds", "UserError: (rank 0 of the model's process group: )?finish: seconds"),
         ("later", "ParametersError: parameter 'weight' was sharded after the adapter was made"),
     ],

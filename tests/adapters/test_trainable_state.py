@@ -109,7 +109,8 @@ def test_a_joiner_with_another_base_is_told_once_and_starts_with_its_own(caplog)
         with nodes(adapter_of(two, "w2", config)) as (second,):
             assert second.clock == 0
             assert are_equal(state_of(two), own)
-    (text,) = [text for text in caplog.messages if "w2: starts with its own model" in text]
+    (text,) = [text for text in caplog.messages if "starts with its own model" in text]
+    assert text.startswith("w2: this node starts with its own model")
     assert "the state of w1 differs (first difference: the frozen parameters: here 4 " in text
     assert "Load the same frozen parameters, in the same dtype, on all nodes" in text
 

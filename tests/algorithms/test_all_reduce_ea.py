@@ -283,8 +283,8 @@ def test_what_is_unstable_with_so_many_nodes_is_warned_of_with_the_bound(caplog)
     first, second = caplog.messages
     assert first == (
         "AllReduceEA: alpha 0.2 is unstable with 9 nodes: alpha must be below 0.2 (learning rate * "
-        "curvature = 0). Otherwise the center swings further with every exchange. The "
-        "recommended value is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
+        "curvature = 0). With this alpha, the center swings further with every exchange. The "
+        "recommended alpha is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
     )
     assert "EASGD: alpha 0.225 is unstable with 8 nodes: alpha must be below 0.222 " in second
 
@@ -362,7 +362,7 @@ def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_un
         ([np.ones(1), np.ones(2, np.int64)], r"float64 \(got '\[1\]' int64\[2\]\)"),
         (np.ones(1, np.complex64), r"float64 \(got 'value' complex64\[1\]\)"),
         ([torch.ones(1).to(torch.float8_e4m3fn)], "float8_e4m3fn"),
-        ([1.0], "the parameters cannot change in place"),
+        ([1.0], "elastic averaging cannot change numbers"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused_before_anybody_waits(params, problem):

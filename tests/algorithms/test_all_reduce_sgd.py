@@ -284,4 +284,4 @@ def test_what_cannot_be_mended_is_raised_at_once(error):
 def test_numbers_cannot_be_changed_in_place():
     for error in called(lambda node: AllReduceSGD(node).sum_gradients([np.ones(1), 2.0])).values():
         assert isinstance(error, ParametersError)
-        assert "numbers cannot change in place" in str(error)
+        assert "cannot be written into numbers" in str(error)

@@ -102,8 +102,8 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
             assert second.clock == 0.0
     (warning,) = [text for text in caplog.messages if "starts with its own" in text]
     assert warning == (
-        "w2: starts with its own model, because the state of w1 differs (first difference: "
-        "here 'weight' float32[4, 3], there 'weight' float32[3, 3]) [DPWA-W062]"
+        "w2: this node starts with its own model, because the state of w1 differs (first "
+        "difference: here 'weight' float32[4, 3], there 'weight' float32[3, 3]) [DPWA-W062]"
     )
 
 

@@ -81,7 +81,7 @@ def test_if_the_only_donor_is_lost_between_two_parts_the_module_stays_and_it_is_
     assert donors == ["w1"]
     assert updates == batches >= 50
     assert rest == [0, 0, 0]
-    assert "w3: starts with its own optimizer, because no peer has sent all of its state" in told
+    assert "w3: this node starts with its own optimizer, because no peer has sent all of" in told
 
 
 LAYOUT = ImageLayout(Layout(()))

@@ -131,8 +131,9 @@ class NodeElsewhere:
     def __getattr__(self, name: str) -> NoReturn:
         what = "collectives" if name == "run" else name
         raise UserError(
-            f"{what!r} exists only on rank 0 of the model's process group, which has the node "
-            f"{self.__dict__.get('name')!r}. This is rank {self.__dict__.get('_rank')} [DPWA-E138]"
+            f"rank {self.__dict__.get('_rank')} of the model's process group has no {what!r}, "
+            f"because only rank 0 has the node {self.__dict__.get('name')!r}. Use {what!r} only on "
+            "rank 0 [DPWA-E138]"
         )
 
 

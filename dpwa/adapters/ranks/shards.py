@@ -143,9 +143,9 @@ def _require_room(config: Config, size: int) -> None:
             other = taken.setdefault((node.host, port), node.name)
             if other != node.name:
                 raise UserError(
-                    f"too few ports between nodes {other!r} and {node.name!r} on {node.host}. Each "
-                    f"of the {size} ranks of the sharded model needs a port of its own, counted "
-                    "from the node's port. Use ports that are further apart [DPWA-E133]"
+                    f"the ports of nodes {other!r} and {node.name!r} on {node.host} are too close. "
+                    f"Each of the {size} ranks of the sharded model needs its own port, counted "
+                    f"from the node's port. Use ports that differ by at least {size} [DPWA-E133]"
                 )
 
 
