@@ -458,7 +458,8 @@ def _hosts_run(
     own = [node for node in nodes if node.host == here]
     if not own:
         raise UserError(
-            f"none of the first {len(nodes)} nodes of {file} is on this host, {here} [DPWA-E070]"
+            f"{file}: none of the first {len(nodes)} nodes is on this host, {here}. Use a larger "
+            "-n, or start only the other hosts [DPWA-E070]"
         )
     require_free_addresses(own)
     names, world = ([node.name for node in listed] for listed in (own, nodes))

@@ -85,7 +85,8 @@ def plan(
     bandwidth_mbps: Annotated[
         float | None,
         typer.Option(
-            metavar="MBIT", help="Payload per second of the link in Mbit/s, if --link is not given."
+            metavar="MBIT",
+            help="Payload that the link carries, in Mbit/s, if --link is not given.",
         ),
     ] = None,
     as_json: JsonOption = False,

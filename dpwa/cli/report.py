@@ -22,7 +22,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN_DIR",
-            help="The folder with the run logs of a run. The page compares several folders.",
+            help="The folder with the run logs of a run. Give several folders to compare runs.",
         ),
     ],
     out_dir: Annotated[

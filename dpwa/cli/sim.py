@@ -110,7 +110,10 @@ def sim(
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write the samples, nodes and events to files in DIR."
+            "--out",
+            metavar="DIR",
+            help="Write the measurements over time, the results of each node, and the events to "
+            "files in DIR.",
         ),
     ] = None,
     _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,

@@ -168,8 +168,10 @@ def _placed(
     edges = read_edges(options.path)
     count = len(edges.names)
     if count > MAX_NODES or nodes not in (None, count):
-        expected = MAX_NODES if nodes is None else nodes
-        raise UserError(f"{options.path}: expected {expected} nodes (got {count}) [DPWA-E006]")
+        expected = f"at most {MAX_NODES}" if nodes is None else nodes
+        raise UserError(
+            f"{options.path}: expected edges of {expected} nodes (got {count} nodes) [DPWA-E006]"
+        )
     return edges_topology(edges), edges.names
 
 

@@ -18,9 +18,12 @@ class ClipOptions(StrictModel):
 
     quantile: Fraction = Field(
         default=0.5,
-        description="quantile of the recent distances to peers. This distance is the limit of clip",
+        description="limit for the distance of a merge, as a quantile of the recent distances to "
+        "peers",
     )
-    window: int = Field(default=50, ge=5, description="number of recent distances that count")
+    window: int = Field(
+        default=50, ge=5, description="number of recent distances from which the limit follows"
+    )
 
 
 class Method(NamedTuple):

@@ -240,8 +240,8 @@ class MetricsOptions(StrictModel):
         default=None,
         ge=0,
         le=MAX_PORT,
-        description="port for the first of `nodes`. The other nodes use the next ports. 0 = any "
-        "free port, null = no metrics",
+        description="port of the first node in `nodes`. The other nodes use the next ports. 0 = "
+        "any free port, null = no metrics",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="name or address to listen on")
 
@@ -266,7 +266,8 @@ class Limits(StrictModel):
         default=50.0,
         ge=0.0,
         le=60_000.0,
-        description="CPU time in ms that a burst of requests may use above `serving_share`",
+        description="CPU time in ms that requests may use at once, before `serving_share` limits "
+        "the requests",
     )
     handshake_timeout_s: float = Field(
         default=5.0, ge=0.1, le=600.0, description="maximum duration of a handshake, in seconds"
@@ -317,9 +318,9 @@ class Config(StrictModel):
     )
     merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",
-        description="rule of a merge. delta keeps the local step that the node took during the "
-        "fetch. interpolate is the rule of dpwa in 2017. Only configurations in the list form of "
-        "2017 have interpolate as their default",
+        description="rule of a merge. delta keeps the training step that the node took during the "
+        "fetch. interpolate shrinks this step, as dpwa did in 2017. Only configurations in the "
+        "list form of 2017 have interpolate as their default",
     )
     buffers: Annotated[Literal["average", "keep"], Unlike.WARNS] = Field(
         default="average",
@@ -333,7 +334,10 @@ class Config(StrictModel):
         "reads only shared memory, so nodes fetch only from peers on the same host",
     )
     slots: int = Field(
-        default=3, ge=2, le=16, description="maximum number of snapshots of the model in memory"
+        default=3,
+        ge=2,
+        le=16,
+        description="maximum number of snapshots of its model that a node keeps in memory",
     )
     codec: Annotated[Codec, Unlike.WARNS_IF_AVERAGED] = Field(
         default="none",
@@ -358,8 +362,9 @@ class Config(StrictModel):
     )
     robust: Literal["none", "clip"] = Field(
         default="none",
-        description="clip limits the distance that a merge can move a node. The limit follows "
-        "from earlier distances, so that a peer with wrong values does little harm",
+        description="with clip, a merge can change a node's parameters only by a limited "
+        "distance. The limit follows from the recent distances to peers, so that a peer with wrong "
+        "values does little harm. With none, there is no limit",
     )
     repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
@@ -370,27 +375,27 @@ class Config(StrictModel):
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="duration in seconds of a peer's first quarantine. In quarantine, a node "
-        "does not merge the peer. A quarantine starts if the node's loss rose sharply after "
-        "several merges with the same peer. 0 = off",
+        description="seconds for which a node merges nothing from a peer, if the node's loss rose "
+        "sharply after several merges with this peer. This is the peer's first quarantine, and "
+        "further quarantines are longer. 0 = off",
     )
     loss_window: Annotated[int, Unlike.WARNS] = Field(
         default=50,
         ge=1,
         le=100_000,
-        description="number of updates in the mean loss that determines the leader",
+        description="number of recent updates whose mean loss determines the leader",
     )
     leader_silence_s: Annotated[float, Unlike.WARNS] = Field(
         default=10.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="seconds without a report of the leader's loss. After that, a different node "
-        "becomes the leader",
+        description="seconds for which a node remains the leader without a report of its loss. "
+        "After that, a different node becomes the leader",
     )
     lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
-        description="spread of lr_scale, the factor of the learning rate, over the nodes: none, "
-        "linear (0.5 to 1.5) or power (0.5 to 2)",
+        description="gives each node its own lr_scale, a factor for its learning rate: linear "
+        "(0.5 to 1.5) or power (0.5 to 2). With none, all factors are 1",
     )
     statistics: Annotated[tuple[str, ...], Unlike.WARNS] = Field(
         default=(),
@@ -406,9 +411,9 @@ class Config(StrictModel):
     )
     join: tuple[Annotated[str, _checked(is_join_address, _JOIN)], ...] | None = Field(
         default=None,
-        description="lets nodes join and leave. Give the addresses of nodes that a new node "
-        "asks, such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]. "
-        "One of these nodes must run. The node also asks the addresses in `nodes`. "
+        description="lets nodes join and leave during the run. Give the addresses of some nodes, "
+        "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]. A new node asks "
+        "these addresses and the addresses in `nodes`. One of them must belong to a running node. "
         "[] starts a cluster. null = only the nodes in `nodes` take part",
     )
     join_timeout_s: float = Field(
@@ -447,8 +452,8 @@ class Config(StrictModel):
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
         description="state that a node starts from. peers: the state of peers that have "
-        "trained. own: the node's newest checkpoint. newest: of these two states, "
-        "the state with more training. null: peers if `join` is set. Without `join`, null means "
+        "trained. own: the node's newest checkpoint. newest: the peers' state or the checkpoint, "
+        "whichever has more training. With `join`, null means peers. Without `join`, null means "
         "newest, but a node adopts the state of peers only if they are far ahead",
     )
     initial_state_timeout_s: float = Field(
@@ -459,8 +464,8 @@ class Config(StrictModel):
     )
     state: Literal["all", "trainable"] = Field(
         default="all",
-        description="part of the model that late nodes receive and that checkpoints have: all, "
-        "or only the trainable parameters, such as those of LoRA. With trainable, the frozen "
+        description="part of the model that checkpoints contain and that nodes send to late nodes: "
+        "all, or only the trainable parameters, such as those of LoRA. With trainable, the frozen "
         "parameters must be equal on all nodes",
     )
     state_donors: int = Field(
@@ -491,8 +496,8 @@ class Config(StrictModel):
     metrics: MetricsOptions = Field(
         default=MetricsOptions(),
         description="address at which each node serves /metrics to Prometheus. port is the port "
-        "of the first of `nodes`, and the other nodes use the next ports. port: 0 means any free "
-        "port, and port: null means no metrics. host is the address to listen on",
+        "of the first node in `nodes`, and the other nodes use the next ports. port: 0 means any "
+        "free port, and port: null means no metrics. host is the address to listen on",
     )
     max_upload_mbps: float | None = Field(
         default=None,
@@ -556,7 +561,9 @@ class Config(StrictModel):
         "rules or codecs",
     )
     options: SkipJsonSchema[ChangedOptions] = Field(
-        default=(), description="options of methods that differ from their defaults"
+        default=(),
+        description="options of the selected algorithm, topology and rules that differ from their "
+        "defaults",
     )
 
     @model_validator(mode="after")
@@ -659,7 +666,8 @@ class Config(StrictModel):
         options = dict(self.options).get(name) or default_options(found.options)
         if options is None:
             raise UserError(
-                f"{found.kind} {name!r} needs options, but the configuration has none [DPWA-E018]"
+                f"`{found.kind}: {name}` has an option without a default, but the configuration "
+                f"does not set this option. Set the option under `{name}` [DPWA-E018]"
             )
         return options
 

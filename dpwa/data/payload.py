@@ -306,8 +306,8 @@ def _check_tensor(tensor: Any, name: str) -> None:
         )
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise ParametersError(
-            f"{_place(name)} must be a tensor with its own memory, not a {type(tensor).__name__}"
-            " [DPWA-E124]"
+            f"{_place(name)} must be a plain tensor, not a tensor of the subclass "
+            f"{type(tensor).__name__} [DPWA-E124]"
         )
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     if not tensor.is_contiguous() and any(size > 1 and not stride for size, stride in strides):

@@ -288,5 +288,5 @@ def _open(name: str, folder: int) -> int:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if os.fstat(fd).st_uid != os.geteuid():
         os.close(fd)
-        raise PermissionError(f"{name} belongs to a different user")
+        raise PermissionError(f"the file {name} belongs to a different user")
     return fd

@@ -51,7 +51,7 @@ def check_reducible(layout: Layout, op: str) -> None:
     for tensor in layout.tensors:
         reason = _why_not(tensor.dtype, op)
         if reason:
-            raise ParametersError(f"there is no {op} of {tensor}. {reason} [DPWA-E127]")
+            raise ParametersError(f"cannot compute the {op} of {tensor}. {reason} [DPWA-E127]")
 
 
 def reduce_into(

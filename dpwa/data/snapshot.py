@@ -387,5 +387,5 @@ class SnapshotPool(Closeable):
     def _lease(self, slot: _Slot) -> Lease:
         snapshot = slot.snapshot
         if snapshot is None:  # only a slot that is being written has none, and it is never leased
-            raise AssertionError("leased a slot without a snapshot")
+            raise AssertionError("a slot without a snapshot was leased")
         return slot.lease(snapshot, is_shared=self.shared is not None and slot.segment.is_shared)

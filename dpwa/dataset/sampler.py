@@ -289,11 +289,12 @@ def shard(
     if config.is_open:
         raise UserError(
             "`shard` needs a configuration with a list of `nodes`, because with `join` the number "
-            "of parts is unknown. SharedSampler needs no list [DPWA-E193]"
+            "of nodes is unknown. SharedSampler needs no list [DPWA-E193]"
         )
     if len(sized) < len(names):
         raise UserError(
-            f"`shard` cannot divide {len(sized)} items among {len(names)} nodes [DPWA-E194]"
+            f"`shard` cannot divide {len(sized)} items among {len(names)} nodes, because each node "
+            "needs an item [DPWA-E194]"
         )
     order = shuffled(len(sized), seed, 0, shuffle=shuffle)
     length = len(sized) // len(names)

@@ -372,7 +372,7 @@ def _listening(host: str, ports: Sequence[int]) -> socket.socket:
                 continue
             reason = f"{_authority(host, port)} ({error.strerror})"
         raise AddressError(f"metrics: cannot listen on {reason} [DPWA-E254]")
-    which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} on"
+    which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} to {ports[-1]}"
     raise AddressError(
         f"metrics: {which} of {host} is in use. Set `metrics: {{port: ...}}` to a free port, or to "
         "0 for any free port [DPWA-E253]"

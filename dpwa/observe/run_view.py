@@ -24,7 +24,7 @@ END_OF_TIME = 1e12  # seconds since the epoch. Answers with later times are refu
 
 def _check_label(value: object) -> object:
     if not isinstance(value, str) or not is_label(value):
-        raise ValueError("is not the name of a node")
+        raise ValueError("expected the name of a node")
     return value
 
 
@@ -36,7 +36,7 @@ _Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
 def _entry_of(keys: Sequence[str]) -> Callable[[object], JsonObject]:
     def check(entry: object) -> JsonObject:
         if not isinstance(entry, (list, tuple)) or len(entry) != len(keys):
-            raise ValueError(f"is not a list of {len(keys)} values")
+            raise ValueError(f"expected a list of {len(keys)} values")
         _check_label(entry[0])
         return dict(zip(keys, entry, strict=True))
 
@@ -49,7 +49,7 @@ def _read_ending(entry: object) -> JsonObject | None:
             return None
         case [bool(is_over), [*names]]:
             return {"is_over": is_over, "waits_for": [_check_label(name) for name in names]}
-    raise ValueError("is not a valid ending")
+    raise ValueError("expected a report on the end of the run")
 
 
 class SyncEntry(NamedTuple):

@@ -321,7 +321,9 @@ class Watch(Closeable):
             return
         if (told.started, told.pid, told.host) != (answer.started, answer.pid, answer.host):
             other = f"the node at {namesake.endpoint}"
-            raise ProtocolError(f"this process and {other} both answer as {answer.name}")
+            raise ProtocolError(
+                f"{other} also has the name {answer.name}, but names must be unique"
+            )
 
     def _follow(self, name: str, endpoint: str, *, is_there: bool = True) -> None:
         """Follow a node from now on, unless it is already followed."""

@@ -162,8 +162,8 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
     if too_short:
         named = ", ".join(too_short[:MAX_NAMES]) + (", ..." if too_short[MAX_NAMES:] else "")
         raise UserError(
-            f"{run.folder}: expected {MIN_STEPS} steps or more of each node, after its first "
-            f"second and before its last second (too few steps of {named}) [DPWA-E300]"
+            f"{run.folder}: expected at least {MIN_STEPS} steps of each node, not counting its "
+            f"first and last second (too few steps of {named}) [DPWA-E300]"
         )
     nodes = [node for node in found.values() if node is not None]
     all_began = max(node.began for node in nodes)

@@ -24,7 +24,7 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 def _check_detail(value: object) -> object:
     if value == "rules":
-        raise refusal("nodes, because dpwa no longer simulates rules")
+        raise refusal("auto, arrays or nodes, because rules was removed")
     return value
 
 
@@ -128,7 +128,11 @@ class ComputeSpec(StrictModel):
 class CostSpec(StrictModel):
     """The time of a node's work outside its training steps. `dpwa sim calibrate` measures it."""
 
-    round_ms: NotNegative = Field(default=0.0, description="time for each round, in milliseconds")
+    round_ms: NotNegative = Field(
+        default=0.0,
+        description="time in each round for work besides training, publishing and merging, in "
+        "milliseconds",
+    )
     publish_ms_per_mb: NotNegative = Field(
         default=0.0,
         description="time to publish a snapshot, in milliseconds per megabyte of `model_mb`",
@@ -174,15 +178,16 @@ class TargetSpec(StrictModel):
 
     variance_ratio: Positive | None = Field(
         default=None,
-        description="variance between nodes, relative to the variance at the start. In the tasks "
-        "quadratic and digits, all nodes start equal, and this is the variance itself",
+        description="variance of the parameters between nodes, divided by the variance at the "
+        "start. With the tasks quadratic and digits, the variance is not divided, because all "
+        "nodes start equal",
     )
     loss: float | None = Field(
         default=None, allow_inf_nan=False, description="mean loss of the living nodes"
     )
     accuracy: Fraction | None = Field(
         default=None,
-        description="accuracy of the mean model on data that no node trains on (digits)",
+        description="accuracy of the mean model on test data, only with `task: digits`",
     )
 
 
@@ -206,8 +211,8 @@ class Scenario(StrictModel):
     detail: Annotated[Literal["auto", "arrays", "nodes"], BeforeValidator(_check_detail)] = Field(
         default="auto",
         description="With nodes, at most 2000 complete nodes exchange simulated messages. With "
-        "arrays, arrays simulate plain gossip in lockstep, for thousands of nodes. auto uses "
-        "arrays if the result is exact, and nodes otherwise",
+        "arrays, dpwa simulates only plain gossip in lockstep, but for thousands of nodes. auto "
+        "selects arrays if the result is exact, and nodes otherwise",
     )
     membership: Literal["listed", "open"] = Field(
         default="listed",

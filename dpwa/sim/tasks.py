@@ -278,8 +278,8 @@ class Digits:
         counts = np.array([len(shard) for shard in shards], dtype=np.int64)
         if not counts.all():
             raise UserError(
-                f"digits.private: expected fewer nodes, so that each node gets an "
-                f"example of the {examples} examples (got {nodes}) [DPWA-E295]"
+                f"digits.private: expected fewer nodes, because some nodes get none of the "
+                f"{examples} examples (got {nodes}) [DPWA-E295]"
             )
         return np.cumsum(counts) - counts, counts, np.concatenate(shards)
 

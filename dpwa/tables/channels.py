@@ -162,9 +162,9 @@ class IncomingStream:
         if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
             self.last = message.number  # the message would be refused again
             raise ProtocolError(
-                f"{type(message).__name__}: a piece has bytes {message.start} to {stop} of "
-                f"{message.nbytes}, but must start at {len(self._data)} and end at {most_bytes} or "
-                "before"
+                f"{type(message).__name__}: expected a piece from byte {len(self._data)}, and a "
+                f"message of at most {most_bytes} bytes (got bytes {message.start} to {stop} of "
+                f"{message.nbytes})"
             )
         if message.start == 0 and stop == message.nbytes:
             self.last = message.number

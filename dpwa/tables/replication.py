@@ -123,7 +123,9 @@ class Replication:
         ids_bytes = 0 if message.rows is None else message.rows * ID_BYTES
         count, rest = divmod(len(data) - ids_bytes, spec.row_bytes)
         if count < 0 or rest:
-            raise ProtocolError(f"{len(data)} bytes do not fit an addition to {message.rows} rows")
+            raise ProtocolError(
+                f"an addition has a wrong size ({len(data)} bytes, rows: {message.rows})"
+            )
         view = memoryview(data)
         ids = None if message.rows is None else np.frombuffer(view[:ids_bytes], np.int64)
         delta = np.frombuffer(view[ids_bytes:], spec.dtype).reshape(spec.shape(count))

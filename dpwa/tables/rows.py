@@ -254,6 +254,6 @@ def check_size(nbytes: int) -> None:
     """Raise `UserError` if `nbytes` are too many bytes for one call on one shard."""
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
-            f"{nbytes} bytes for one shard are more than the maximum of {limits.MAX_KEYS_BYTES} in "
-            "one call. Pass fewer rows or keys, or request all rows [DPWA-E181]"
+            f"one call may send at most {limits.MAX_KEYS_BYTES} bytes to one shard (got {nbytes}). "
+            "Pass fewer rows or keys, or request all rows [DPWA-E181]"
         )

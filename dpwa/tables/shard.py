@@ -279,7 +279,9 @@ class ReplicatedState(ABC):
 def _size(header: JsonObject, name: str) -> int:
     size = header.get(name)
     if not isinstance(size, int) or size < 0:
-        raise ProtocolError(f"the header of the state has {name} {size!r}, expected a size")
+        raise ProtocolError(
+            f"the header of the state has {name}={size!r}, expected a number of at least 0"
+        )
     return size
 
 

@@ -117,7 +117,9 @@ class ShardStore:
         """Return this node's replica of a shard, or `None` if its allocation failed."""
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
-            raise ProtocolError(f"this node has no copy of shard {key[1]} of primary {primary}")
+            raise ProtocolError(
+                f"this node has no replica of shard {key[1]} whose primary is {primary}"
+            )
         return self.copies.get(key)
 
     def most_bytes(self, message: Numbered) -> int:

@@ -71,8 +71,8 @@ def make_spec(**fields: object) -> TableSpec:
         )
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
-            f"table: the arguments must be finite numbers. As JSON, they become "
-            f"{spec.pack().decode()} [DPWA-E241]"
+            f"table: expected arguments that JSON can store, such as finite numbers (JSON would "
+            f"store {spec.pack().decode()}) [DPWA-E241]"
         )
     return spec
 

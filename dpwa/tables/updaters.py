@@ -129,7 +129,7 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
         return kind(kind.options_model.model_validate(dict(options or {})))
     except ValidationError:
         wrong = without_codes(mistakes(kind.options_model, dict(options or {}), name))
-        raise UserError(f"invalid options of the updater {wrong} [DPWA-E180]") from None
+        raise UserError(f"the options of the updater are wrong: {wrong} [DPWA-E180]") from None
 
 
 @register_updater("default")
@@ -151,7 +151,7 @@ class Sgd(Updater):
 
 class MomentumOptions(StrictModel):
     momentum: float = Field(
-        default=0.9, ge=0.0, lt=1.0, description="factor m of the old s in the new s"
+        default=0.9, ge=0.0, lt=1.0, description="factor m, by which the previous s counts in s"
     )
 
 

@@ -120,7 +120,9 @@ class KeyFolder:
         self.require_closed()
         if not path.exists():
             make = f"dpwa keys new {name} --keys {shlex.quote(str(self.path))}"
-            raise UserError(f"{path}: no secret key of {name}. Make it with `{make}` [DPWA-E102]")
+            raise UserError(
+                f"{path}: found no secret key of {name}. Make it with `{make}` [DPWA-E102]"
+            )
         secret = _read(path, _SECRET, _OF_OTHERS, "other users can read this key. Run chmod 600")
         public = zmq.curve_public(secret.reveal())
         return KeyPair(public.decode(), secret)
@@ -230,7 +232,7 @@ def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
 def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
     if mode & forbidden:
         where = shlex.quote(str(path))
-        raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, {advice} {where} [DPWA-E101]")
+        raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, so {advice} {where} [DPWA-E101]")
 
 
 def _require_own(path: Path) -> None:
@@ -242,8 +244,8 @@ def _require_own(path: Path) -> None:
     for step, status in _way_to(path):
         if status.st_uid not in (0, os.geteuid()):
             raise UserError(
-                f"{step}: mode {stat.S_IMODE(status.st_mode):04o}, belongs to the user "
-                f"{status.st_uid}, and this user can replace keys. The owner must be the user "
+                f"{step}: mode {stat.S_IMODE(status.st_mode):04o}, and the owner is the user "
+                f"{status.st_uid}, who can replace keys. Change the owner to the user "
                 f"{os.geteuid()} or root [DPWA-E101]"
             )
         if stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:

@@ -118,7 +118,7 @@ def test_a_file_brings_its_own_names(edges):
     assert text.startswith("3 nodes, factor 0.5\n")
     assert "file        1-2 " in text
     message = mistake(UserError, "file", "-n", 4, "--set", f"path={edges}")
-    assert message == f"{edges}: expected 4 nodes (got 3)"
+    assert message == f"{edges}: expected edges of 4 nodes (got 3 nodes)"
 
 
 def test_a_graph_that_leaves_nodes_behind_names_a_pair_and_exits_with_1(tmp_path):

@@ -178,7 +178,7 @@ def test_a_selected_rule_must_get_the_options_it_needs(tmp_path: Path) -> None:
         "3:16: needy.rate: missing, expected a number"
     ]
     config = load("plugins: [own_rules]\n", tmp_path)
-    with pytest.raises(UserError, match="'needy' needs options"):
+    with pytest.raises(UserError, match="`interpolation: needy` has an option without a default"):
         config.options_of("needy")
 
 

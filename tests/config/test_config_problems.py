@@ -186,9 +186,9 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("lsgd: {local_period: 0}", "2:22: lsgd.local_period: expected a whole number of at least "
          "1 or nothing (got 0)"),
         ("lsgd: {global_period: 18}", "2:23: lsgd.global_period: expected a multiple of "
-         "local_period, 4 (got 18)"),
+         "local_period (4) (got 18)"),
         ("lsgd: {local_period: 5}", "2:7: lsgd.global_period: missing, expected a multiple of "
-         "local_period, 5"),
+         "local_period (5)"),
         ("lsgd: {gobal_period: 8}", "2:8: lsgd.gobal_period: unknown key. Did you mean "
          "global_period?"),
         ("push_sum: {probability: 2}", "2:25: push_sum.probability: expected a number from 0 to 1 "

@@ -234,7 +234,7 @@ def test_what_can_be_reduced_passes(op, dtypes):
 )
 def test_what_has_no_such_operation_is_refused_by_name(op, dtypes):
     for dtype in dtypes:
-        with pytest.raises(ParametersError, match=rf"no {op} of \"\['x'\]\" {dtype}"):
+        with pytest.raises(ParametersError, match=rf"the {op} of \"\['x'\]\" {dtype}"):
             check_reducible(layout_of(dtype), op)
 
 

@@ -106,9 +106,9 @@ def test_each_host_starts_its_own_nodes(hosts: Path) -> None:
     assert fewer.stdout.splitlines() == ["w1 | w1 0 1"]
     none = launch(*options, "-n", "1", "--host", "127.0.0.2", *python(IDENTITY))
     assert none.returncode == 2
-    assert (
-        none.stderr
-        == f"dpwa: none of the first 1 nodes of {hosts} is on this host, 127.0.0.2 [DPWA-E070]\n"
+    assert none.stderr == (
+        f"dpwa: {hosts}: none of the first 1 nodes is on this host, 127.0.0.2. Use a larger -n, or "
+        "start only the other hosts [DPWA-E070]\n"
     )
 
 

@@ -333,6 +333,6 @@ def test_two_nodes_that_say_the_same_name_are_told_apart():
         Watch([seed_of(first), seed_of(second)], interval_s=0.2) as watch,
     ):
         sick = eventually(lambda: [n for n in watch.view().nodes if n.problem])[0]
-        assert sick.problem.startswith("this process and the node at tcp://")
-        assert sick.problem.endswith(" both answer as w1")
+        assert sick.problem.startswith("the node at tcp://")
+        assert sick.problem.endswith(" also has the name w1, but names must be unique")
         assert [n.name for n in watch.view().nodes if n.answer] == ["w1"]

@@ -192,7 +192,7 @@ def test_a_run_may_be_too_short(copy):
         (path,) = copy.glob(f"{name}-*")
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:3]))
-    assert "expected 5 steps or more of each node" in told(copy)
+    assert "expected at least 5 steps of each node" in told(copy)
     assert "(too few steps of n1, n3)" in told(copy)
 
 

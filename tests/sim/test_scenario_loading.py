@@ -111,7 +111,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ({**SMALL, "target": {"variance_ratio": 2}}, "expected a number below 1"),
         ({"nodes": 5000, "rounds": 1}, "nodes: expected at most 2000 whole nodes"),
         ({**SMALL, "detail": "arrays"}, "schedule: expected lockstep, because with detail: arrays"),
-        ({**SMALL, "detail": "rules"}, "detail: expected nodes, because dpwa no longer"),
+        ({**SMALL, "detail": "rules"}, "detail: expected auto, arrays or nodes, because"),
         ({**SMALL, "network": {"loss": 1}}, "network.loss: expected a number"),
         ({**SMALL, "network": {"upload_mbps": 0}}, "network.upload_mbps: expected a number"),
         ({**SMALL, "network": {"unreachable": 1}}, "network.unreachable: expected a share"),

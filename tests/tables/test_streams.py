@@ -133,7 +133,7 @@ def test_what_is_not_seen_is_sent_again_less_and_less_often():
 )
 def test_pieces_that_do_not_fit_together_are_refused(pieces):
     incoming = IncomingStream()
-    with pytest.raises(ProtocolError, match="TableHoldings: a piece has bytes"):  # noqa: PT012
+    with pytest.raises(ProtocolError, match="TableHoldings: expected a piece from byte"):  # noqa: PT012
         for number, (start, nbytes, data) in enumerate(pieces, start=1):
             message = TableHoldings(**HEADER, number=number, start=start, nbytes=nbytes)
             assert incoming.is_next(number)

@@ -369,7 +369,7 @@ def _lies_behind_a_link_in_a_folder_of_all(path):
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        pytest.param(_belongs_to_another, "belongs to the user 4321", marks=IS_ROOT),
+        pytest.param(_belongs_to_another, "and the owner is the user 4321", marks=IS_ROOT),
         pytest.param(_may_be_written_by_a_group, "mode 0775", marks=IS_ROOT),
         (_may_be_written_by_all, "mode 0757"),
         (_lies_behind_a_link_in_a_folder_of_all, "open: mode 0777"),
@@ -399,9 +399,9 @@ def test_a_single_key_of_another_user_is_not_read(tmp_path, caplog):
     keyring = Keyring(folder, "w1")
     assert keyring.for_link("w2") is None
     assert keyring.for_link("w3") is not None
-    assert "w2.pub: mode 0644, belongs to the user 4321" in caplog.text
+    assert "w2.pub: mode 0644, and the owner is the user 4321" in caplog.text
     os.chown(folder.secret_file("w1"), 4321, 0)
-    with pytest.raises(UserError, match=r"w1.key: mode 0600, belongs to the user 4321"):
+    with pytest.raises(UserError, match=r"w1.key: mode 0600, and the owner is the user 4321"):
         Keyring(folder, "w1")
 
 
@@ -472,7 +472,8 @@ def test_a_secret_key_that_others_can_read_is_refused(tmp_path, mode):
         Keyring(folder, "w1")
     message = caught.value.text
     assert (
-        message == f"{path}: mode {mode:04o}, other users can read this key. Run chmod 600 {path}"
+        message
+        == f"{path}: mode {mode:04o}, so other users can read this key. Run chmod 600 {path}"
     )
 
 
@@ -482,7 +483,9 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, which, mode):
     folder = key_folder(tmp_path / "keys", "w1")
     path = getattr(folder, which)
     path.chmod(mode)
-    with pytest.raises(UserError, match=re.escape(f"{path}: mode {mode:04o}, other users can put")):
+    with pytest.raises(
+        UserError, match=re.escape(f"{path}: mode {mode:04o}, so other users can put")
+    ):
         Keyring(folder, "w1")
 
 
