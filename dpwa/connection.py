@@ -355,7 +355,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if isinstance(error, KeyboardInterrupt):
             done = self.updates, rounds.merges
             log.warning(
-                "%s: interrupted after %d updates and %d merges [DPWA-W074]", self.name, *done
+                "%s: the training was interrupted after %d updates and %d merges [DPWA-W074]",
+                self.name,
+                *done,
             )
         has_left = rounds.is_to_finish and self.node.finish.report() is None
         if has_left and (error is None or isinstance(error, SystemExit)):
@@ -402,7 +404,10 @@ def close_former(name: str, config: Config) -> None:
     for connection in _open_ones(name):
         if _place_of(name, connection.node.config) == _place_of(name, config):
             connection.close()
-            log.warning("%s: closed the earlier connection of this process [DPWA-W001]", name)
+            log.warning(
+                "%s: dpwa closed the earlier connection of this node in this process [DPWA-W001]",
+                name,
+            )
 
 
 def _place_of(name: str, config: Config) -> object:

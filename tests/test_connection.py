@@ -353,4 +353,4 @@ def test_the_traceback_of_ctrl_c_ends_in_the_users_code_and_a_line_says_how_far_
     with pytest.raises(KeyboardInterrupt) as caught:
         train()
     assert caught.traceback[-1].name == "train"
-    assert "w1: interrupted after 1 updates and 0 merges" in caplog.text
+    assert "w1: the training was interrupted after 1 updates and 0 merges" in caplog.text

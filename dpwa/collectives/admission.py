@@ -55,12 +55,15 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
             if reached:
                 asked = ", ".join(reached)
                 raise LeftBehindError(
-                    (own,), f"no node admitted {own} {bound}. {own} asked {asked} [DPWA-E147]"
+                    (own,),
+                    f"no node admitted {own} to the collectives {bound}. {own} asked these nodes: "
+                    f"{asked}. If their steps take longer, raise `collective_timeout_s` "
+                    "[DPWA-E147]",
                 )
             raise LeftBehindError(
                 (own,),
-                f"{own} was not admitted again {bound}, and no other node can be reached now"
-                " [DPWA-E167]",
+                f"no node admitted {own} again {bound}, and {own} cannot reach any other node now. "
+                "Check the network [DPWA-E167]",
             )
 
 

@@ -148,7 +148,9 @@ class Call:
                 self._operation.undo()
             if isinstance(error, PeerError):
                 raise LeftBehindError(
-                    (self.own,), f"a member broke the protocol: {error} [DPWA-E148]"
+                    (self.own,),
+                    f"the collective failed, because another node broke the protocol: {error} "
+                    "[DPWA-E148]",
                 ) from None
             raise
         self._finish()
@@ -193,7 +195,10 @@ class Call:
             self._operation.complete()  # the others have the whole result
             raise
         except PeerError as error:
-            raise CollectiveError(f"a member broke the protocol: {error} [DPWA-E148]") from None
+            raise CollectiveError(
+                f"the collective failed, because another node broke the protocol: {error} "
+                "[DPWA-E148]"
+            ) from None
         return contributors(self.entries)
 
     def _leave(self) -> Decision | None:
@@ -355,7 +360,7 @@ class Call:
             return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
             f"{clash}a collective did not end within {self._timeout_s:g} s, or a connection broke. "
-            f"No member is excluded{calls and '. '}{calls} [DPWA-E229]"
+            f"No node was excluded{calls and '. '}{calls} [DPWA-E229]"
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:

@@ -150,8 +150,9 @@ class Collectives(Closeable, Service):
             if tag not in self._called:
                 if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._called) >= MAX_TAGS:
                     raise UserError(
-                        f"a tag may have at most {limits.MAX_NAME_CHARACTERS} characters, and a "
-                        f"node may have at most {MAX_TAGS} tags (got {tag!r:.80}) [DPWA-E152]"
+                        f"cannot use the tag {tag!r:.80}, because a tag may have at most "
+                        f"{limits.MAX_NAME_CHARACTERS} characters, and a node may use at most "
+                        f"{MAX_TAGS} tags [DPWA-E152]"
                     )
                 self._called.add(tag)
             return self._groups.get(tag) or self._add(tag)

@@ -63,7 +63,7 @@ class Contribution:
                 form = fingerprint, count, words, nbytes
                 place = (brought, reduced), inline, root, is_whole
                 return cls(printable(call), contributes, *form, *place, is_sound, digest)
-        raise ProtocolError("a payload is not an entry of a collective")
+        raise ProtocolError("a message does not describe the call of a collective")
 
 
 Entries = Mapping[str, Contribution]  # of all members, by name in order of rank
@@ -145,7 +145,7 @@ def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
     try:
         members = tuple(Member(name, incarnation) for name, incarnation in rows)
     except (TypeError, ValueError):
-        raise ProtocolError("a record of a ready member is invalid") from None
+        raise ProtocolError("a message has an invalid list of nodes that ask to join") from None
     if not all(isinstance(m.name, str) and isinstance(m.incarnation, bytes) for m in members):
-        raise ProtocolError("a record of a ready member is invalid")
+        raise ProtocolError("a message has an invalid list of nodes that ask to join")
     return members

@@ -128,7 +128,10 @@ class Exchange:
         """Reduce this node's shards, and fetch the others. Stop early if `look` returns true."""
         for shard in self.shards:
             if shard.owner in self.near and self.near[shard.owner][1].nbytes < shard.nbytes:
-                raise ProtocolError(f"the memory of {shard.owner} is too small for its shard")
+                raise ProtocolError(
+                    f"the shared memory of {shard.owner} is too small for the part of the result "
+                    f"that {shard.owner} computes"
+                )
         shards = [s for s in self.shards if s.owner in (self.own, "") and s.pieces]
         self._alone = {s.start: np.empty(s.nbytes, np.uint8) for s in shards if not s.owner}
         at = {piece.start: (shard, piece) for shard in shards for piece in shard.pieces}

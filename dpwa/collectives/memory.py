@@ -98,7 +98,7 @@ class ValueMemory(Closeable):
             found[number] = memory
         self._mapped[peer, life] = found
         if found[numbers[0]].nbytes < nbytes:
-            raise ProtocolError(f"the shared memory of {peer} is too small for its value")
+            raise ProtocolError(f"the shared memory of {peer} is too small for the value of {peer}")
         return tuple(found[number] for number in numbers)
 
     def keep_only(self, names: Iterable[str]) -> None:

@@ -209,7 +209,7 @@ class Reduce(Operation):
     def _reduced(self, values: list[bytes]) -> ByteArray:
         nbytes = self._payload.nbytes
         if any(len(value) != nbytes for value in values):
-            raise ProtocolError("a value has the wrong size")
+            raise ProtocolError("a node sent a value of the wrong size")
         first, *others = [np.frombuffer(value, np.uint8) for value in values]
         result: ByteArray = first.copy()
         by = len(values) if self._op == "mean" else 1
@@ -267,7 +267,7 @@ class Reduce(Operation):
 def _whole(entry: Contribution) -> bytes:
     """Return the value that a member sent in its entry. Raise `ProtocolError` if it is missing."""
     if len(entry.inline) != entry.nbytes:
-        raise ProtocolError("a value is missing")
+        raise ProtocolError("a node sent a message without its value")
     return entry.inline
 
 

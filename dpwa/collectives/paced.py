@@ -414,9 +414,9 @@ class PacedRounds:
         is_often = len(self._differed_at) == MISMATCHES
         if is_often and self._steps - self._differed_at[0] < WITHIN_STEPS:
             self._warn(
-                "%s: nodes differ repeatedly, so some gradients are not averaged: %s. Use the "
-                "same model, learning rate, scale of a GradScaler and codec, and equally many "
-                "backward passes and optimizer steps, on all nodes [DPWA-W079]",
+                "%s: nodes differ repeatedly, so some gradients are not averaged: %s. On all "
+                "nodes, use the same model, learning rate, codec and GradScaler scale. Also, make "
+                "equally many backward passes and optimizer steps on all nodes [DPWA-W079]",
                 differs.text,
             )
 
@@ -530,8 +530,8 @@ class PacedRounds:
             self._group.leave_group()
             self._fall_out(str(unfit))
             self._warn(
-                "%s: this node stays out of sync: %s. Use the same model and the same optimizer "
-                "on all nodes [DPWA-W080]",
+                "%s: this node stays out of sync, because it cannot use the state of a peer: %s. "
+                "Use the same model and the same optimizer on all nodes [DPWA-W080]",
                 str(unfit),
             )
         self._ended_at, self._missed_s = -math.inf, {}
@@ -605,15 +605,16 @@ class PacedRounds:
             self._warn(
                 "%s: parameters differ repeatedly, now on %s. Gradients are still averaged, "
                 "and all nodes copy the state of %s every 100 steps. Do not change parameters on "
-                "one node alone. Keep the optimizer's state inside of `state` [DPWA-W083]",
+                "one node alone. An optimizer must keep all of its state in its attribute `state` "
+                "[DPWA-W083]",
                 odd,
                 giver,
             )
         else:
             self._warn(
                 "%s: parameters differ on %s. All nodes copy the state of %s. Do not change "
-                "parameters on one node alone. Keep the optimizer's state inside of `state` "
-                "[DPWA-W082]",
+                "parameters on one node alone. An optimizer must keep all of its state in its "
+                "attribute `state` [DPWA-W082]",
                 odd,
                 giver,
             )

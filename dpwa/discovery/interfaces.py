@@ -44,7 +44,8 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
                 if address is not None:
                     return OwnHost(address, f"of {name}, because {variable}={chosen}")
             raise UserError(
-                f"{variable}={chosen}: no IPv4 address on interface {', '.join(names)} [DPWA-E049]"
+                f"{variable}={chosen}: expected an interface with an IPv4 address (found no IPv4 "
+                f"address on {', '.join(names)}) [DPWA-E049]"
             )
     return None
 
@@ -86,7 +87,9 @@ def _matching(chosen: str, variable: str) -> list[str]:
     if is_not:
         found.sort(key=lambda card: card == "lo")  # loopback only if there is no other interface
     if not found:
-        raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)} [DPWA-E048]")
+        raise UserError(
+            f"{variable}={chosen}: expected one of the interfaces {', '.join(cards)} [DPWA-E048]"
+        )
     return found
 
 

@@ -102,8 +102,9 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
         raise UserError(
-            f"cannot find this machine in the hostfile. Its name and addresses match {which}. Pass "
-            "the host of this machine as --host [DPWA-E069]"
+            "expected exactly one host in the hostfile that is this machine. The name and "
+            f"addresses of this machine match {which}. Pass the host of this machine as --host "
+            "[DPWA-E069]"
         )
     return own[0]
 

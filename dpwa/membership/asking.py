@@ -390,7 +390,7 @@ class Asking(Listener):
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem
                 log.warning(
-                    "%s: was not admitted at %s: %s [DPWA-W005]",
+                    "%s: no node has admitted this node at %s: %s [DPWA-W005]",
                     self._member_list.own.name,
                     place,
                     problem,

@@ -100,8 +100,8 @@ class Remembered:
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = "%s: remembers no members after a restart, because file %s %s [DPWA-W043]"
-            log.warning(text, self._name, self.path, problem)
+            text = "%s: this node remembers no members after a restart, because file %s %s"
+            log.warning(text + " [DPWA-W043]", self._name, self.path, problem)
 
 
 def remembered_by(config: Config, name: str) -> Remembered | None:

@@ -217,8 +217,8 @@ class Merger:
             arrival.release()
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
             raise UserError(
-                f"algorithm {self._config.algorithm!r}: merge returned {factor!r}. "
-                "Expected the factor of the merge, from 0 to 1 [DPWA-E119]"
+                f"algorithm {self._config.algorithm!r}: merge must return a factor from 0 to 1 "
+                f"(got {factor!r}) [DPWA-E119]"
             )
         if arrival.takes_over:
             self._took_over(arrival)

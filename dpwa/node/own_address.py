@@ -77,7 +77,7 @@ def _reachable_host(listen: str, hosts: list[str]) -> str:
     if not hosts:
         raise AddressError(
             f"this node listens on {listen}, but knows no address that other nodes can reach. Set "
-            "`advertise`, or set `listen` to such an address [DPWA-E053]"
+            "`advertise` or `listen` to an address of this machine in the network [DPWA-E053]"
         )
     return host
 

@@ -57,8 +57,8 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
     owners = [name] if name is not None else folder.owners()
     if not owners:
         raise UserError(
-            f"{folder.path}: no secret key for asking the nodes. Make a key with `dpwa keys new` "
-            f"[DPWA-E102]"
+            f"{folder.path}: this folder has no secret key, so this process cannot ask the nodes. "
+            f"Make a key with `dpwa keys new` [DPWA-E102]"
         )
     return Keyring(folder, owners[0], config.allow)
 

@@ -140,7 +140,8 @@ def edges_topology(edges: EdgeList) -> Topology:
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
             raise UserError(
-                f"the list of edges has {len(edges.names)} nodes, but there are {nodes} [DPWA-E011]"
+                f"the list of edges has {len(edges.names)} nodes, but this run has {nodes} nodes "
+                "[DPWA-E011]"
             )
         return edges.pulls[index]
 

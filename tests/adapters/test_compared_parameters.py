@@ -207,7 +207,7 @@ def train_late(optimizer_of, until):
 def test_a_late_node_whose_optimizer_hides_its_state_is_told(caplog):
     train_late(HiddenMomentum, lambda _: "DPWA-W082" in caplog.text)
     assert "parameters differ on w1, w2 in '" in caplog.text
-    assert "Keep the optimizer's state inside of" in caplog.text
+    assert "An optimizer must keep all of its state in its attribute `state`" in caplog.text
 
 
 def samples_of(net, **settings):

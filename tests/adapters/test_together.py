@@ -696,7 +696,8 @@ def test_a_node_with_another_model_is_left_out_and_both_name_the_tensor(caplog):
     expected = "Use the same model and the same optimizer on all nodes [DPWA-W080]"
     buffer = "first difference: here 'count' int16[5], there no such tensor"
     for text in (difference, buffer):
-        line = f"w2: this node stays out of sync: w1 has a different model: {text}. {expected}"
+        line = "w2: this node stays out of sync, because it cannot use the state of a peer: "
+        line += f"w1 has a different model: {text}. {expected}"
         assert caplog.messages.count(line) == 1
     for name, other, here, there in (("w1", "w2", one, two), ("w2", "w1", two, one)):
         told = f"{name}: peer {other} has a different model: first difference: here {here}"

@@ -212,7 +212,7 @@ def test_status_without_a_key_says_what_is_missing(run, folders):
     folders["w9"].secret_file("w9").unlink()
     result, _ = status(path)
     assert result.exit_code == 2
-    assert "no secret key for asking the nodes" in result.stderr
+    assert "this folder has no secret key" in result.stderr
 
 
 def test_launched_nodes_talk_with_keys_and_no_secret_is_seen(tmp_path):

@@ -182,7 +182,7 @@ def test_a_record_that_is_nonsense_costs_its_reader_one_collective_at_most(forge
         forge(nodes, post_of_w2(nodes, phase, record))
         outcomes = nodes.outcomes(after_w1(nodes, call))
         assert type(outcomes["w1"]) is LeftBehindError, outcomes
-        assert "a member broke the protocol" in str(outcomes["w1"])
+        assert "another node broke the protocol" in str(outcomes["w1"])
         is_told = type(outcomes["w2"]) is PeerLost
         assert is_told or (phase == READY and outcomes["w2"] == expected["w2"])
         assert is_all_there(nodes)

@@ -74,8 +74,9 @@ def test_a_cell_that_is_run_again_replaces_the_node_and_says_so(notebook, config
         assert notebook.locals["gossip"] is not first
         with pytest.raises(ClosedError):
             first.update_send(0.5)
-    said = [text for text in caplog.messages if "the earlier connection of this process" in text]
-    assert said == ["w1: closed the earlier connection of this process [DPWA-W001]"] * 2
+    said = [text for text in caplog.messages if "the earlier connection of this node" in text]
+    text = "w1: dpwa closed the earlier connection of this node in this process [DPWA-W001]"
+    assert said == [text] * 2
 
 
 def test_the_model_and_the_settings_may_be_others_the_next_time(notebook):

@@ -93,7 +93,7 @@ def test_cells_are_run_again_and_interrupted(kernel):
         assert kernel.run("net = torch.nn.Linear(2, 2)") == ""
         assert kernel.run(CONNECT) == ""
         merges(kernel, other)
-        assert "w1: closed the earlier connection of this process" in kernel.run(CONNECT)
+        assert "w1: dpwa closed the earlier connection of this node" in kernel.run(CONNECT)
         merges(kernel, other)
         assert "ZeroDivisionError" in kernel.run(CONNECT + "\n1 / 0")
         merges(kernel, other)

@@ -87,7 +87,7 @@ def test_a_host_finds_itself_by_name_or_address() -> None:
     assert own_line([far, by_address], None) is by_address
     assert own_line([by_address, by_name, far], None) is by_name
     assert own_line([by_address, by_name, far], "203.0.113.7") is far
-    with pytest.raises(UserError, match=r"addresses match none of 203\.0\.113\.7\. Pass"):
+    with pytest.raises(UserError, match=r"this machine match none of 203\.0\.113\.7\. Pass"):
         own_line([far], None)
     with pytest.raises(UserError, match=r"match 127\.0\.0\.1, 127\.0\.0\.2\. Pass"):
         own_line([by_address, HostLine("127.0.0.2", 1)], None)

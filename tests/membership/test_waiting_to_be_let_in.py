@@ -324,8 +324,8 @@ def test_a_file_that_makes_no_sense_is_told_once_and_replaced(text, tmp_path, ca
         nodes.close("b")
     (warning,) = [r.getMessage() for r in caplog.records if "remembers" in r.getMessage()]
     assert warning == (
-        f"b: remembers no members after a restart, because file {file} is damaged, or belongs "
-        "to a different node [DPWA-W043]"
+        f"b: this node remembers no members after a restart, because file {file} is damaged, or "
+        "belongs to a different node [DPWA-W043]"
     )
     assert remembered(tmp_path, "b") == {"a"}
 

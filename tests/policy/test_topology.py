@@ -412,7 +412,7 @@ class TestEdges:
 
     def test_of_another_number_of_nodes_are_the_users_error(self):
         chosen = edges_topology(EdgeList.from_pairs("ab", [("a", "b")]))
-        with pytest.raises(UserError, match="has 2 nodes, but there are 3"):
+        with pytest.raises(UserError, match="has 2 nodes, but this run has 3 nodes"):
             neighbours_of(chosen, chosen.options(path="-"), 0, 3, 0)
 
     def test_that_nobody_has_read_are_the_users_error(self):

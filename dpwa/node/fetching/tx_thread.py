@@ -119,7 +119,10 @@ class Listeners:
         try:
             listener.ended()
         except Exception:
-            log.exception("%s failed while the node ended [DPWA-W015]", type(listener).__name__)
+            log.exception(
+                "an unexpected error occurred in %s while this node ended [DPWA-W015]",
+                type(listener).__name__,
+            )
 
     def _look_up(self) -> None:
         listeners = reversed(self._listeners)  # of two that take the same, the first has it

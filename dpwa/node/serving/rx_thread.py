@@ -223,7 +223,10 @@ class RxThread(NodeThread):
                 if service.ended():
                     router.linger = LAST_WORDS_MS
             except Exception:
-                log.exception("%s failed while the node ended [DPWA-W015]", type(service).__name__)
+                log.exception(
+                    "an unexpected error occurred in %s while this node ended [DPWA-W015]",
+                    type(service).__name__,
+                )
 
     def _look(self, now: float, authenticator: Authenticator) -> None:
         """Run the periodic checks that no socket event triggers."""

@@ -120,7 +120,7 @@ class TransactionFetcher(Fetcher):
             return
         if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
             raise ProtocolError(
-                f"the peer promised {agreed.units} units of weight, more than all nodes have"
+                f"the peer offered {agreed.units} units of weight, but all nodes together have less"
             )
         if not self._transactions.agreed(attempt.transaction, agreed.units):
             # This node has decided the transaction before the answer came.
@@ -146,7 +146,7 @@ class TransactionFetcher(Fetcher):
         if not isinstance(attempt, TransactionAttempt):
             return super().buffer_for(attempt, header)
         if header.version != attempt.version:
-            raise BrokenFetchError(Outcome.SUPERSEDED, "the promised snapshot is gone")
+            raise BrokenFetchError(Outcome.SUPERSEDED, "the peer no longer has the snapshot")
         return np.empty(header.nbytes, np.uint8)
 
     def found(self, attempt: Attempt, found: IncomingSnapshot | PeerMemory) -> None:
@@ -161,7 +161,7 @@ class TransactionFetcher(Fetcher):
         """Pin the promised snapshot in shared memory."""
         lease = memory.pin(attempt.request.layout, attempt.version)
         if lease is None or lease.snapshot.version != attempt.version:
-            why_not: Ended | None = Ended(Outcome.SUPERSEDED, "the promised snapshot is gone")
+            why_not: Ended | None = Ended(Outcome.SUPERSEDED, "the peer no longer has the snapshot")
         else:
             why_not = attempt.request.objection(lease.snapshot)
         if lease is not None and why_not is None:

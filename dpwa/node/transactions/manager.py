@@ -354,8 +354,8 @@ class TransactionManager:
         if lost > self._lost:
             self._lost = lost
             log.warning(
-                "%s: peers did not confirm %d of %d exchanges within %g s, so %s may be counted "
-                "twice or lost. Check the network [DPWA-W013]",
+                "%s: peers did not confirm %d of %d exchanges within %g s. As a result, %s may be "
+                "lost or counted twice. Check the network [DPWA-W013]",
                 self._name,
                 lost,
                 lost + counts["committed"],
