@@ -34,7 +34,7 @@ def test_who_listens_on_every_address_does_not_say_that_it_is_on_loopback(monkey
     own = own_address.OwnAddress.from_config(config, "a")
     assert own.endpoint("tcp://0.0.0.0:7000") == "tcp://10.0.0.7:7000"
     monkeypatch.setattr(own_address, "local_address", lambda toward: "127.0.0.1")
-    with pytest.raises(AddressError, match="Set `advertise`, or"):
+    with pytest.raises(AddressError, match="Set `advertise` or `listen`"):
         own_address.OwnAddress.from_config(config, "a")
     told = load_config({**config.to_mapping(), "advertise": "tcp://h:1"}, environ={})
     assert (
