@@ -353,7 +353,7 @@ class Filler:
             is_plain = type(kind) is type and not hasattr(kind, "__del__")
             if is_plain and kind.__module__.partition(".")[0] in packages:
                 return object.__new__(kind)
-        raise UnfitStateError(f"this node does not have the class {name!r:.40} of {place}")
+        raise UnfitStateError(f"{place} has the class {name!r:.40}, which this node does not have")
 
 
 def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:

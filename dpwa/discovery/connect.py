@@ -69,8 +69,8 @@ def connect(
             `dpwa.connect(model, algorithm="elastic", timeout_ms=2000)`.
 
     Raises:
-        UserError: the node of this process is unknown, and the message lists the searched places.
-            Or the other processes of the run do not arrive.
+        UserError: the node of this process is unknown (the message lists the searched places), or
+            the other processes of the run do not arrive.
         ConfigError: the settings have mistakes.
         AddressError, NameTakenError, ParametersError: as for `DpwaPyTorchAdapter`.
     """

@@ -257,7 +257,8 @@ class ReplicatedState(ABC):
             applied = json.loads(self._incoming)
             self.applied = {str(client): (int(last), int(n)) for client, (last, n) in applied}
         except (ValueError, TypeError) as error:
-            raise ProtocolError(f"the list of additions in the state is invalid: {error}") from None
+            what = "the state of a shard has an invalid list of the additions that it contains"
+            raise ProtocolError(f"{what}: {error}") from None
         self.additions = sum(count for _, count in self.applied.values())
         self._incoming = bytearray()
         self.is_whole = True

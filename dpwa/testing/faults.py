@@ -182,7 +182,7 @@ class FaultyProcess(Closeable):
         end = time.monotonic() + timeout_s
         while (code := self._code()) is None:
             if time.monotonic() > end:
-                raise TimeoutError(f"no fault in process {self.popen.pid} within {timeout_s} s")
+                raise TimeoutError(f"process {self.popen.pid} met no fault within {timeout_s} s")
             time.sleep(_LOOK_EVERY_S)
         if code >= 0:
             raise UserError(f"the program has ended with code {code} before any fault [DPWA-E204]")

@@ -35,7 +35,7 @@ class Propose(BaseMessage):
 
 
 class Agreed(BaseMessage):
-    """Agree to a transaction, on the serving node's snapshot of this version, with this weight."""
+    """Agree to a transaction, for which the serving node offers one of its snapshots."""
 
     type: Literal["agreed"] = "agreed"
     transaction: Transaction

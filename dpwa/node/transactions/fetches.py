@@ -74,7 +74,10 @@ class TransactionFetcher(Fetcher):
         self.deliver()
 
     def next_peer(self, request: FetchRequest) -> str | None:
-        """Return the next peer to ask, or `None` if none is left, or to avoid the last partner."""
+        """Return the next peer, or `None` if no peer is left.
+
+        With a certain probability, an exchange with the last partner is skipped, too.
+        """
         name = super().next_peer(request)
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
         is_same = is_draw and name is not None and name == self._transactions.partner
