@@ -1,4 +1,7 @@
-"""ModuleState selects a module's gossiped tensors and places each in the bytes of a snapshot."""
+"""ModuleState selects the gossiped tensors of a module: parameters, and buffers (BatchNorm).
+
+It places each of these tensors in the bytes of a snapshot.
+"""
 
 from __future__ import annotations
 

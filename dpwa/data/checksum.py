@@ -1,4 +1,4 @@
-"""A checksum as fast as memory. The checksum detects transmission errors, but not forgeries."""
+"""A checksum, faster than a CRC, that detects transmission errors, but not forgeries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merger merges peers' snapshots into a node's model, and limits the harm of untrained peers."""
+"""Merger judges peers' snapshots (factor, staleness, little training), and merges them."""
 
 from __future__ import annotations
 
