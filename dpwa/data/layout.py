@@ -133,7 +133,7 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest (`FINGERPRINT_BYTES`) of all names, dtypes, shapes and any frozen parameters."""
+        """A digest of names, dtypes, shapes and frozen parameters, of `FINGERPRINT_BYTES` bytes."""
         rows: list[object] = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
         if self.frozen:
             rows.append(self.frozen)

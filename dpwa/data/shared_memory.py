@@ -1,4 +1,4 @@
-"""A node's shared memory: a folder of snapshot files, and a board that tells which is the newest.
+"""A node's shared memory: a folder of files (segments), and a board that names the newest snapshot.
 
     /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
                                   slot-1     a segment (see segments.py)

@@ -460,7 +460,7 @@ class Calibration:
         if self.fit.model_mb is None:
             yield "the size of the model is unknown, because nothing was merged"
         if self.fit.mbps is None:
-            yield "links have default values, because only `transport: tcp` measures links"
+            yield "links have default values, because nothing was fetched with `transport: tcp`"
         yield from run.remarks
 
 

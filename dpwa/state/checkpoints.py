@@ -388,5 +388,5 @@ class CheckpointWriter(Closeable):
             self._problem = f"no checkpoint can be written to {self._path} ({error})"
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            text = "%s: %s. The training continues without a checkpoint [DPWA-W034]"
+            text = "%s: %s. The training continues without this checkpoint [DPWA-W034]"
             log.log(level, text, self._node, self._problem)

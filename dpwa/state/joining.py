@@ -257,7 +257,7 @@ class _Attempt:
             self._joiner.tell(donor, StateDone(request=0))
 
     def _follow(self, links: Mapping[str, LinkState], now: float) -> None:
-        """Stop fetching from donors that are disconnected, or that send nothing."""
+        """Stop fetching from donors that cannot be reached, or that send nothing."""
         up = [name for name, state in links.items() if state is LinkState.UP]
         if self._download is not None:
             for donor in self._download.donors:
@@ -363,7 +363,7 @@ class _Attempt:
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
-        """Return whether `offer` equals the fetched copy. If no donor is left, accept any offer."""
+        """Return whether `offer` equals the fetched copy. If no donor is left, restart with it."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True

@@ -302,8 +302,8 @@ class TogetherRestore:
         held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
-                "%s: this node starts with its own %s, because some ranks got no state from the "
-                "peer [DPWA-W050]"
+                "%s: this node starts with its own %s, because some ranks did not get this part "
+                "[DPWA-W050]"
             )
             log.warning(text, self._node, target.part)
         elif held:

@@ -66,7 +66,8 @@ class Tables(Closeable):
         node, collectives = connection.node, connection.collectives
         if connection in _USED:
             raise UserError(
-                f"node {node.name!r} already has a Tables object. Use only one per node [DPWA-E170]"
+                f"node {node.name!r} already has a Tables object. A node can make only one, even "
+                "after `close` [DPWA-E170]"
             )
         _USED.add(connection)
         self._connection = connection  # keeps the connection alive as long as this object

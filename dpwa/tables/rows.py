@@ -255,5 +255,5 @@ def check_size(nbytes: int) -> None:
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
             f"one call may send at most {limits.MAX_KEYS_BYTES} bytes to one shard (got {nbytes}). "
-            "Pass fewer rows or keys, or request all rows [DPWA-E181]"
+            "Pass fewer rows or keys. To read all rows of an ArrayTable, omit `row_ids` [DPWA-E181]"
         )

@@ -265,7 +265,7 @@ class ReplicatedState(ABC):
 
     def _check_whole(self) -> None:
         if not self.is_whole:
-            raise ProtocolError("this copy of a shard has no values, and waits for its state")
+            raise ProtocolError("this copy of a shard is incomplete, and waits for its state")
 
     def _check_delta(self, delta: np.ndarray, rows: int) -> None:
         """Raise `ProtocolError` if a delta does not fit this number of rows of the table."""
@@ -281,7 +281,7 @@ def _size(header: JsonObject, name: str) -> int:
     size = header.get(name)
     if not isinstance(size, int) or size < 0:
         raise ProtocolError(
-            f"the header of the state has {name}={size!r}, expected a number of at least 0"
+            f"the header of the state has {name}={size!r}, expected a whole number of at least 0"
         )
     return size
 
@@ -290,7 +290,8 @@ def check_ids(ids: np.ndarray) -> None:
     """Raise `ProtocolError` if an array is not in the format of sent row ids or keys."""
     if ids.ndim != 1 or ids.dtype != np.int64:
         raise ProtocolError(
-            f"got row ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,) and int64"
+            f"got row ids or keys of shape {ids.shape} and dtype {ids.dtype}, expected (n,) and "
+            "int64"
         )
 
 
@@ -298,7 +299,7 @@ def check_increasing(ids: np.ndarray) -> None:
     """Raise `ProtocolError` if the ids of an addition are not sorted and unique."""
     check_ids(ids)
     if not is_increasing(ids):
-        raise ProtocolError("the row ids of an addition must be sorted and unique")
+        raise ProtocolError("the row ids or keys of an addition must be sorted and unique")
 
 
 def state_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -67,7 +67,7 @@ class StateBusy(BaseMessage):
 
 
 class OtherState(BaseMessage):
-    """Refuse `AskState`: the donor's tensors have a different layout. The payload describes it."""
+    """Refuse `AskState`: the donor lacks the part, or has a different layout (in the payload)."""
 
     type: Literal["other_state"] = "other_state"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES

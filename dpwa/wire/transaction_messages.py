@@ -35,7 +35,7 @@ class Propose(BaseMessage):
 
 
 class Agreed(BaseMessage):
-    """Agree to a transaction, for which the serving node offers one of its snapshots."""
+    """Agree to a transaction. Offer the snapshot `version`, and `units` of push-sum mass."""
 
     type: Literal["agreed"] = "agreed"
     transaction: Transaction
