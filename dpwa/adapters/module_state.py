@@ -611,7 +611,7 @@ class ModuleState:
 
     @torch.no_grad()
     def values_of(self, data: ByteArray, into: Values | None = None) -> tuple[TensorValues, float]:
-        """Copy the parameters of a snapshot. Return the copy and its distance to the module.
+        """Copy the parameters of a whole snapshot. Return the copy and its distance to the module.
 
         The copy goes into `into`, an earlier copy, if its shapes, dtypes and devices fit.
         """

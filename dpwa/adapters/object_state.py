@@ -69,7 +69,7 @@ class Trees:
         self._entered: set[int] = set()
 
     def enter(self, value: object) -> bool:
-        """Mark an object, so that no tree contains it. Return whether it was not marked before."""
+        """Mark an object, so that no later tree contains it. Return whether the mark is new."""
         is_new = id(value) not in self._entered
         self._entered.add(id(value))
         return is_new
@@ -327,7 +327,7 @@ class Filler:
 
     def _generator(self, given: str, own: Any) -> Any:
         if not isinstance(own, torch.Generator):
-            raise UnfitStateError("the state has a random number generator, but this node has none")
+            raise UnfitStateError("the state has a random number generator that this node lacks")
         state = self._tensors[given]
         torch.Generator(own.device).set_state(state)  # raises before anything has changed
         self._changes.append(lambda: own.set_state(state))

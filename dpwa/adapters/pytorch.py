@@ -310,7 +310,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Adopt the optimizers' state of a peer or checkpoint. Return whether it is a peer's."""
+        """Load the optimizers' state. Return whether the state comes from a peer or checkpoint."""
         self._training.warn_of_left_out(self.name)
         self._states.add_part(self._training.optimizer_target())
         return self._states.origin is not None

@@ -32,7 +32,7 @@ CUDA_TILE_BYTES = 8 * 1024 * 1024
 
 
 class Tile:
-    """A byte range of a snapshot with a single dtype, and views of the module in this range."""
+    """A byte range of a snapshot (parameters or buffers of one dtype), and views of the module."""
 
     def __init__(self, parts: Sequence[TilePart], room: torch.Tensor) -> None:
         self._parts, self._whole_room = parts, room

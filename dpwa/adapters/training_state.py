@@ -94,7 +94,7 @@ class TrainingState:
             log.warning(
                 "%s: this part of the optimizer's state cannot be sent to other nodes: %s%s. A "
                 "node that starts late or restarts begins without this part. With `together`, the "
-                "parameters of this node then differ from the parameters of other nodes. See "
+                "parameters of that node then differ from the parameters of other nodes. See "
                 "docs/state.md [DPWA-W085]",
                 node,
                 new[0],

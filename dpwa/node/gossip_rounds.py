@@ -84,7 +84,7 @@ class NodeView:
 
 
 class ShardGroup(Protocol):
-    """The processes (ranks) of one node with a sharded model. Each rank exchanges its own shards.
+    """The processes (ranks) of a member with a sharded model. Each rank exchanges its own shards.
 
     All ranks call each method at the same place of the same round.
     """

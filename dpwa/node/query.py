@@ -82,7 +82,7 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
 def query_cluster(
     config: Config, timeout_s: float, keyring: Keyring | None = None
 ) -> dict[str, StatusAnswer]:
-    """Ask all configured nodes, and all members that these nodes report. Return answers by name.
+    """Ask all configured nodes, and the living members that they report. Return answers by name.
 
     An address in `join` counts as a separate node only if no other node is found there. There are
     at most three turns, and each takes at most `timeout_s` seconds. Raises `UserError`
@@ -307,7 +307,8 @@ def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
         for other in reports:
             status = states.get(other, "unknown")
             if report.membership is not None and other != name and status != "alive":
-                yield Finding(other, f"{other} answers here, but {name} lists {other} as {status}")
+                text = f"{other} answers here, but the status of {other} on {name} is {status}"
+                yield Finding(other, text)
 
 
 def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:

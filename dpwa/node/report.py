@@ -215,7 +215,7 @@ class PaceReport:
 
     @property
     def in_sync(self) -> tuple[str, ...]:
-        """The members that average gradients together now. Empty before the first round."""
+        """The members in sync now, including this node. Empty before the first round."""
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:

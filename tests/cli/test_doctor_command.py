@@ -335,8 +335,8 @@ def test_views_that_differ_are_told():
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
-        "b answers here, but a lists b as dead",
-        "a answers here, but b lists a as unknown",
+        "b answers here, but the status of b on a is dead",
+        "a answers here, but the status of a on b is unknown",
     ]
 
 

@@ -114,7 +114,7 @@ class Replicas(RankGroup):
         return None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Call a function on rank 0, and copy the changed tensors of rank 0 to the other ranks.
+        """Call a function on rank 0. If gossiped tensors changed, copy all to the other ranks.
 
         All ranks return the same result, or raise the same error.
         """

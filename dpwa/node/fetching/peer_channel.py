@@ -102,7 +102,7 @@ class PeerChannel:
         return 0 if memory is None else memory.nbytes
 
     def map(self, found: SharedMemoryName) -> PeerMemory | None:
-        """Map the peer's shared memory. After a failure, return `None` until reconnection."""
+        """Map the peer's shared memory. If that fails, clear `is_mappable` and return `None`."""
         memory = self._memory
         if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
             return memory

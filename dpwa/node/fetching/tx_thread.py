@@ -312,7 +312,7 @@ class TxThread(NodeThread):
 
     @soon
     def renew_links(self) -> None:
-        """Replace connections with outdated keys, after the allowed keys have changed."""
+        """Replace connections that use outdated keys, after the allowed keys have changed."""
         self._renew_links()
 
     @soon

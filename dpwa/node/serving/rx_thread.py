@@ -214,7 +214,8 @@ class RxThread(NodeThread):
             except Exception:
                 self.bad_messages += 1
                 log.exception(
-                    "this node could not answer a message due to an unexpected error [DPWA-W017]"
+                    "this node could not answer a message due to an unexpected error. The node "
+                    "continues [DPWA-W017]"
                 )
 
     def _end_services(self, router: Socket) -> None:
@@ -297,7 +298,7 @@ class RxThread(NodeThread):
             service.receive(sender, message, payload, self._reply_to(router, sender))
         except ImportError as error:
             self._say_unloaded(str(error))
-            self._reply_to(router, sender)(Refused(request=0, reason="a module is missing"))
+            self._reply_to(router, sender)(Refused(request=0, reason="a module cannot be loaded"))
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1

@@ -27,7 +27,7 @@ class Upload:
     def shared(self, reader: str, reply: Reply) -> Reply:
         """Return a `Reply` that limits lent payloads to the fair share of the peer `reader`.
 
-        Above that share, it returns `None`, as if the socket were full. The caller tries
+        While `reader` must wait, it returns `None`, as if the socket were full. The caller tries
         again with each tick, until the reader is forgotten. Other messages always pass.
         """
         bucket, clock = self._bucket, self._clock

@@ -76,7 +76,7 @@ class TransactionFetcher(Fetcher):
     def next_peer(self, request: FetchRequest) -> str | None:
         """Return the next peer, or `None` if no peer is left.
 
-        With a certain probability, an exchange with the last partner is skipped, too.
+        After a failed attempt, `None` replaces the last partner with the probability `PARTED`.
         """
         name = super().next_peer(request)
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
