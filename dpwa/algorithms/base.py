@@ -252,7 +252,7 @@ class Algorithm:
         return Ask() if view.rng.random() < view.fetch_probability else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Merge a snapshot. Return the factor f of the new clock, f*peer_clock + (1-f)*clock.
+        """Merge a snapshot. Return its factor, from 0 to 1, by which the clock is merged, too.
 
         With `merge: delta`, the local step is kept, except the share by which the peer is ahead.
         Otherwise nodes that read each other's snapshots half an update later would move

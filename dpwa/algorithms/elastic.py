@@ -74,7 +74,7 @@ class Elastic(Algorithm):
         self._has_moved = False  # whether the center has changed since it was published
 
     def publishes(self, view: View) -> Values | None:
-        """Return the center at the first update and after an elastic step, otherwise `None`."""
+        """Return the center at first, and from an elastic step until a merge, otherwise `None`."""
         self._has_moved = False
         if self.center is None:
             self.center = view.model.clone()

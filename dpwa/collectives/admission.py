@@ -57,8 +57,8 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
                 raise LeftBehindError(
                     (own,),
                     f"no node admitted {own} to the collectives {bound}. {own} asked these nodes: "
-                    f"{asked}. If their steps take longer, raise `collective_timeout_s` "
-                    "[DPWA-E147]",
+                    f"{asked}. If their steps take longer, raise `timeout_s` of the call, or "
+                    "`collective_timeout_s` [DPWA-E147]",
                 )
             raise LeftBehindError(
                 (own,),

@@ -201,7 +201,7 @@ class Contacts(Closeable):
                     self._greet(peer)
 
     def board(self, tag: str) -> BoardWriter | None:
-        """Allocate the board, shared memory for own records, or return `None` on failure."""
+        """Allocate the board for own records. Return `None` without enough shared memory."""
         segment = self._segment(_board_name(tag), BOARD_BYTES)
         return None if segment is None else BoardWriter(segment.data)
 

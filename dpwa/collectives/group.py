@@ -664,7 +664,7 @@ class Group:
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
-        """End a collective, and send the decision to all that voted and to newly admitted nodes."""
+        """End a collective. Notify the admitted nodes and, if there was a ballot, all members."""
         view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]

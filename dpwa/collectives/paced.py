@@ -245,7 +245,7 @@ class PacedRounds:
             self._comparison.sample_state()
 
     def update(self, algorithm: Algorithm) -> None:
-        """Join the rounds before an update, and tell `algorithm` which nodes are in sync."""
+        """Join the rounds before an update, and tell `algorithm` how many nodes are in sync."""
         self.begin_rounds()
         if isinstance(algorithm, Together):
             contacts, members = self._collectives.contacts, self._group.view.names

@@ -55,7 +55,7 @@ class PhaseRecords:
 
     @property
     def has_boards(self) -> bool:
-        """Whether this node exchanges records with any member by boards in shared memory."""
+        """Whether this node has a board in shared memory, or reads the board of a member."""
         return self._board is not None or bool(self._boards)
 
     def open(self) -> None:

@@ -1,8 +1,8 @@
 """The launchers that may have started this process, and the information that each one gives.
 
 **torchrun**, and other launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
-processes exchange their addresses once, through the store of torchrun's rendezvous. They make no
-process group.
+processes exchange their addresses once, through a `TCPStore` at MASTER_ADDR:MASTER_PORT. They make
+no process group.
 
 **Ray**: each actor or task of one driver writes its address to the store of the cluster, and asks
 the others in the store to admit it. So actors may start, die and return elsewhere. Ray itself is

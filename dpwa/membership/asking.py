@@ -87,7 +87,7 @@ class Asking(Listener):
     # Any thread
 
     def call_back(self, entry: MemberEntry, done: Done) -> None:
-        """Connect to a node that wants to join, to check its endpoint. Then call `done`."""
+        """Connect to a joining node, to check its endpoint. The TxThread then calls `done`."""
         self._soon(self._call_back, entry, done)
 
     def ask_there(self, seed: Seed) -> None:

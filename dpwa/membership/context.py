@@ -41,7 +41,7 @@ class MembershipContext:
         return has_key or endpoint in self.named or is_at(endpoint, source)
 
     def unpack_news(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
-        """Unpack entries about members. Drop entries with local sockets that came over TCP."""
+        """Unpack entries about members. Over TCP, drop local sockets that are not configured."""
         entries = unpack_entries(payload)
         return entries if is_local else tuple(e for e in entries if self._is_remote(e.endpoint))
 

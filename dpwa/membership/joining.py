@@ -96,7 +96,7 @@ class JoinOutcome:
 
     @property
     def is_clear(self) -> bool:
-        """Whether this node was admitted or finally refused, or no node's answer is `undecided`."""
+        """Whether a node admitted or finally refused this one, or no answer is still to come."""
         return self.is_in or bool(self.refused) or not self._any("undecided")
 
     @property

@@ -137,7 +137,7 @@ class MemberList:
             self._members.unchecked(claim)
 
     def outlive(self, entries: Iterable[MemberEntry]) -> None:
-        """Raise this node's incarnation above all `entries` with its name, sent at admission."""
+        """Raise this node's incarnation above any higher one of its name, sent at admission."""
         with self._lock:
             self._members.outlive(entries)
 

@@ -105,6 +105,6 @@ class Remembered:
 
 
 def remembered_by(config: Config, name: str) -> Remembered | None:
-    """Return the file with a node's members, or `None` if the settings have no folder for it."""
+    """Return the file with a node's members, or `None` without `join` or without a folder."""
     folder = config.state_dir or config.checkpoint.dir
     return Remembered(Path(folder), name) if config.is_open and folder else None

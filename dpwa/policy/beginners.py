@@ -117,7 +117,7 @@ def most_borne_out(own: float, best: float) -> float:
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Pack initial parameters to compare between nodes. b"": all are 0, or any is not finite."""
+    """Pack `TRACE_VALUES` initial parameters. b"": all are 0, or one is not a finite float32."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:

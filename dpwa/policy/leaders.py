@@ -207,7 +207,7 @@ class LossReports:
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """Return the reports that `select_reports` puts first. A node may occur twice."""
+        """Return the reports that `select_reports` puts first, in order. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]

@@ -156,7 +156,7 @@ def diameter(adjacency: NDArray[np.bool_]) -> int | None:
 
 
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """Return the first `(i, j)` without a path from node j to node i, or `None`."""
+    """Return the first `(i, j)` where no value of node j ever reaches node i, or `None`."""
     pullers, sources = np.nonzero(adjacency)
     count = len(adjacency)
     if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):

@@ -40,7 +40,7 @@ def holder_id(name: str, incarnation: bytes) -> float:
 
 
 def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
-    """Overwrite float64 rows, shape (n, 4), with `changed`, unless a row has a new holder."""
+    """Overwrite float64 rows, shape (n, 4), if the former holder in `changed` still holds them."""
     is_later = changed[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((changed[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -98,7 +98,7 @@ class Leases:
         return bool((self._rows[:, HOLDER] != NOBODY).any())
 
     def candidate(self, living: Collection[float] | None, now: float) -> int | None:
-        """Return a free range to claim, or a range whose holder has ended, or `None`.
+        """Return a free range to claim, else a range whose holder has ended, else `None`.
 
         `living` are the ids of the processes that may be alive, or `None` if they are unknown.
         """

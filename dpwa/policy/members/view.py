@@ -166,7 +166,7 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return `own` with an incarnation above all entries of the same name in `news`."""
+    """Return `own`, with its incarnation raised above any higher one of its name in `news`."""
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:
         return own
@@ -289,7 +289,7 @@ class Membership:
         return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Raise this node's incarnation above that of every entry in `news` with its name."""
+        """Raise this node's incarnation above any higher one of its name in `news`."""
         self.own = outlived(self.own, news)
         self._has_changed()
 
