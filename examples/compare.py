@@ -1,4 +1,4 @@
-"""Compare all algorithms. Four processes learn handwritten digits with each algorithm.
+"""Compare all algorithms. With each algorithm, several nodes learn handwritten digits.
 
 Run: python examples/compare.py
 """

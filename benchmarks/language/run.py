@@ -114,7 +114,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--seeds", type=int, default=1, help="number of seeds, from 1 up (%(default)s)")
     add("--seconds", type=float, default=90.0, help="duration of each run (%(default)g)")
     add("--workers", type=int, default=WORKERS, help="number of workers (%(default)s)")
-    add("--slow-ms", type=float, default=160.0, help="sleep of the slow worker (%(default)g)")
+    add("--slow-ms", type=float, default=160.0, help="sleep before each slow step (%(default)g)")
     add("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="(%(default)s)")
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
     add("--torchft-python", default=sys.executable, help="Python that can import torchft 0.2.0")
@@ -195,7 +195,7 @@ def config_of(system: System, seed: int, workers: int) -> dict[str, Any]:
 
 
 def setting_of(condition: str, options: argparse.Namespace) -> str:
-    """Return the name of a table: the condition, and the options without their default values."""
+    """Return the name of a table: the condition, and options that differ from their defaults."""
     optimizer = options.optimizer if options.optimizer != OPTIMIZERS[0] else ""
     workers = f"{options.workers}-workers" if options.workers != WORKERS else ""
     text = "own-text" if options.own_text else ""

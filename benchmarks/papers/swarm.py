@@ -263,7 +263,7 @@ class Swarm:
             self._spread_news(workers)
 
     def ask(self, workers: Sequence[Worker]) -> None:
-        """Send the requests of all workers. A peer that has published answers at once."""
+        """Send the requests of these workers. A peer that has published answers at once."""
         answers = {
             Terms.PULL: self._pull,
             Terms.EXCHANGE: self._exchange,
@@ -274,7 +274,7 @@ class Swarm:
                 answers[ask.terms](worker, self._candidates(worker, ask))
 
     def merge(self, workers: Sequence[Worker]) -> None:
-        """Commit all exchanges, merge all arrivals, and end the round."""
+        """Commit all exchanges, merge the arrivals of these workers, and end their round."""
         for asker, answerer, transaction in self._transactions:
             _expect(asker.transactions.decide(transaction, commit=True, now=self.now))
             outcome = answerer.transactions.decided(transaction, commit=True)

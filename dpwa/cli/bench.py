@@ -110,7 +110,8 @@ def _serve(port: int, bind: str, seconds: float) -> None:
         typer.echo(f"dpwa bench link {target}")
         if found is None and is_wildcard(bind):
             typer.echo(
-                "Replace HOST by an address of this machine, which has only a loopback address",
+                "Replace HOST by the address at which other machines reach this machine. dpwa has "
+                "found only a loopback address",
                 err=True,
             )
         wait_seconds(seconds)

@@ -32,7 +32,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")]
 Keys = Annotated[
     Path,
     typer.Option(
-        "--keys", metavar="DIR", help="The folder of the keys. A missing folder is created."
+        "--keys",
+        metavar="DIR",
+        help="The folder of the keys. `new` and `add` create a missing folder.",
     ),
 ]
 KEYS = Path("keys")

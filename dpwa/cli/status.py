@@ -104,7 +104,7 @@ def _view(
 
 
 def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
-    """Return a line with the algorithm, the leader, and the nodes in and out of sync."""
+    """Return a line each for the algorithm, the leader, and the nodes in and out of sync."""
     from dpwa.wire.messages import printable
 
     leaders = [report.news.get("leader") for report in reports] if tells_leader else []

@@ -272,7 +272,7 @@ class _Bounded:
         self._source = source
 
     def descend_resolver(self, parent: yaml.Node | None, index: yaml.Node | int | None) -> None:
-        """Count each YAML node. A node is an item of a list, a key, or a key's value."""
+        """Count list items and values, not keys. Refuse too many values, or too deep nesting."""
         near = index if isinstance(index, yaml.Node) else parent
         is_key = index is None and isinstance(parent, yaml.MappingNode)
         self._count += not is_key

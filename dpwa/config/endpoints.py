@@ -39,7 +39,7 @@ def split_tcp(endpoint: str) -> tuple[str, int] | None:
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """Return the absolute path of an `ipc` endpoint, or `None` if the endpoint is not usable.
+    """Return the absolute path of a usable `ipc` endpoint, or `None` for any other text.
 
     The path of a usable endpoint names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
     """

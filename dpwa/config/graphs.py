@@ -72,7 +72,7 @@ def absolute(folder: Path | None, path: str) -> str:
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
     """Raise `UserError` unless the edges of a topology lead from every node to every other node.
 
-    Edges of all rounds count. The error also means that this number of nodes does not work.
+    Edges of all rounds count. Also raise `UserError` if the topology refuses this number of nodes.
     """
     from dpwa.policy.mixing import period_adjacency, unreachable
 

@@ -368,8 +368,9 @@ class Config(StrictModel):
     )
     repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
-        description="skip: a node merges each snapshot of a peer once. merge: a node may merge "
-        "the same snapshot again. The default depends on the algorithm, and is skip for gossip",
+        description="skip: a node merges each snapshot of a peer at most once. merge: a node "
+        "may merge the same snapshot again. The default depends on the algorithm, and is skip for "
+        "gossip",
     )
     quarantine_s: float = Field(
         default=0.0,
@@ -390,7 +391,7 @@ class Config(StrictModel):
         gt=0.0,
         allow_inf_nan=False,
         description="seconds for which a node remains the leader without a report of its loss. "
-        "After that, a different node becomes the leader",
+        "After that, this node cannot be the leader until its next report",
     )
     lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
@@ -454,7 +455,8 @@ class Config(StrictModel):
         description="state that a node starts from. peers: the state of peers that have "
         "trained. own: the node's newest checkpoint. newest: the peers' state or the checkpoint, "
         "whichever has more training. With `join`, null means peers. Without `join`, null means "
-        "newest, but a node adopts the state of peers only if they are far ahead",
+        "newest, but only peers count that answer at once and have a clock above 10. With "
+        "`robust: clip` and without `join`, null means own",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,
@@ -562,8 +564,8 @@ class Config(StrictModel):
     )
     options: SkipJsonSchema[ChangedOptions] = Field(
         default=(),
-        description="options of the selected algorithm, topology and rules that differ from their "
-        "defaults",
+        description="options of methods (algorithms, topologies, rules and `robust: clip`) that "
+        "differ from their defaults. Methods that are not selected are included",
     )
 
     @model_validator(mode="after")

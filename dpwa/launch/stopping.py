@@ -31,7 +31,7 @@ WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Schedule of stop signals: the received signal, SIGTERM 5 s later, and SIGKILL 2 s later."""
+    """Schedule of stop signals: the received signal, SIGTERM after 5 s, SIGKILL 2 s after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

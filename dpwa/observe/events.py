@@ -59,7 +59,7 @@ FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
 def keep_event(events: deque[RunEvent], event: RunEvent) -> None:
-    """Append an event to `events`. Of each frequent kind, a node keeps only the newest event."""
+    """Append an event. Of each frequent kind, only the newest event about each node is kept."""
     if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
             events.remove(old)
@@ -108,7 +108,7 @@ _REFUSED = {  # by the keys of a report's `refusals`
     "protocol": "connections with a different `security`",
     "broken_off": "connections that broke off, or took too long",
     "malformed": "messages that cannot be read",
-    "over_budget": "requests that had to wait because of `serving_share`",
+    "over_budget": "times that requests of peers used up `serving_share`",
     "forged": "messages in the name of another node",
     "revoked": "connections with keys that were removed",
     "clogged": "floods of frames. After a flood, the node opens its port again",

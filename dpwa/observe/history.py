@@ -99,7 +99,7 @@ class SampleHistory:
                     ring.add_sample(time, values)
 
     def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
-        """Return the samples after a time, oldest first, at the finest resolution that is stored.
+        """Return the samples after a time, oldest first, each at the finest resolution stored.
 
         Args:
             time: only samples after this time, in seconds since the epoch, are returned.

@@ -69,7 +69,7 @@ def read_cifar10(data_dir: Path) -> Cifar10:
     """Read the seven files of a `cifar-10-batches-py` folder.
 
     Raises:
-        CifarError: the folder or a file is missing or damaged, or a file needs other names.
+        CifarError: a file is missing or damaged, or contains more than plain arrays.
     """
     expected = (*TRAIN_FILES, TEST_FILE, META_FILE)
     missing = [name for name in expected if not (data_dir / name).is_file()]

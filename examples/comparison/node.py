@@ -84,7 +84,7 @@ def learner_of(rank: int, plan: Plan) -> Learner:
 
 
 def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> None:
-    """Take all steps, and merge a peer in each step."""
+    """Take all steps, and call `update_send` and `update_wait` in each step."""
     loss: float | None = None
     for step in range(1, learner.task.steps + 1):
         gossip.update_send(loss)

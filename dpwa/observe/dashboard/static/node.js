@@ -39,7 +39,7 @@ const FACTS = [
 const figure = (title, key, words = (value) => number(value)) =>
   textColumn(title, (peer) => peer[key], words, { key, class: "figure", down: true });
 const healthWords = (health, peer) => {
-  const words = health === "unknown" ? "unknown, no fetch yet" : health.replaceAll("_", " ");
+  const words = health === "unknown" ? "unknown, nothing fetched yet" : health.replaceAll("_", " ");
   return peer.quarantined ? `${words}, in quarantine` : words;
 };
 const ago = (value) => (typeof value === "number" ? `${duration(value)} ago` : "never");
