@@ -227,7 +227,7 @@ class Filler:
                 except Exception as error:  # noqa: BLE001 - any object can raise any error
                     raise UnfitStateError(f"{error!r:.300}") from None
 
-    def value(self, tree: Any, own: Any = MISSING, place: str = "state") -> Any:
+    def value(self, tree: Any, own: Any = MISSING, place: str = "a value") -> Any:
         """Return the value of a received tree, to replace this node's value `own`.
 
         Raises `UnfitStateError` if there can be no such value, LookupError or TypeError for a bad
