@@ -3,10 +3,12 @@
 import ast
 import functools
 import graphlib
+import importlib
 import itertools
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -211,3 +213,14 @@ def test_importing_dpwa_is_light_and_has_no_side_effects():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_programs_import_names_that_exist(folder):
+    for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "dpwa":
+                module = importlib.import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    is_there = hasattr(module, name) or find_spec(f"{node.module}.{name}")
+                    assert is_there, f"{path}: no {name} in {node.module}"

@@ -101,7 +101,7 @@ def test_it_works_without_the_checkout(kind, packages, tmp_path):
     told = json.loads(run(command, "version", "--json", cwd=tmp_path))
     assert told["dpwa"] == dpwa.__version__
     assert {"demo", "hf", "all"} <= set(_extras_of(python, tmp_path))
-    assert "Let local processes" in run(command, "demo", "--help", cwd=tmp_path)
+    assert "images of a few digits" in run(command, "demo", "--help", cwd=tmp_path)
     demo = run(command, "demo", "--nodes", 2, "--steps", 300, "--json", cwd=tmp_path)
     assert len(json.loads(demo)["nodes"]) == 2
     assert (tmp_path / "demo-output").is_dir()

@@ -10,12 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
+from dpwa.features import FEATURES
 from dpwa.sim.load import load_scenario
 from dpwa.sim.nodes.engine import NodesRun, SimulatedNode
 from dpwa.sim.rules.wire_sizes import wire_bytes
-from dpwa.wire.members import MemberMessage
 from dpwa.wire.messages import pack
 
 STEADY_FROM_S = 12.0
@@ -26,8 +25,8 @@ BASE_S = 6.0  # time before the loss in which the usual rate of merges is measur
 FULL_RATE = 0.9  # a node has recovered at this share of the usual rate of merges
 WINDOW_S = 4.0
 WORST_OF_S = 5.0
-_KINDS = get_args(MemberMessage)
-_MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind in _KINDS)
+_TYPES = next(feature.types.split() for feature in FEATURES if feature.name == "membership")
+_MARKS = tuple(pack("type") + pack(name) for name in _TYPES)
 
 
 @dataclass
