@@ -75,7 +75,7 @@ MALFORMED = [
     (ids(0), np.ones(1), "dtype float64, expected"),
     (None, ones(3), r"expected \(4,\)"),
     (np.array([0], np.int32), ones(1), "dtype int32"),
-    (np.array([[0]]), ones(1), r"ids of shape \(1, 1\)"),
+    (np.array([[0]]), ones(1), r"keys of shape \(1, 1\)"),
 ]
 
 
