@@ -49,8 +49,8 @@ class ReducedShard:
 def cut(
     layout: Layout, nbytes: int, owners: Sequence[str], bytes_scale: float = 1.0
 ) -> list[ReducedShard]:
-    """Cut a value into one shard per owner. Nodes with the same layout cut the same shards.
-    `bytes_scale` is the number of simulated bytes per byte.
+    """Cut a value into one shard per owner. All nodes with this layout cut the same shards.
+    In a simulation, each byte counts as `bytes_scale` bytes.
     """
     count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)

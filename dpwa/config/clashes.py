@@ -192,7 +192,7 @@ def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:
 
 
 def _changing_nodes(settings: Plain) -> Iterator[Clash]:
-    """Yield settings that clash with `join` if it is set, or that need `join` if it is not set."""
+    """Yield the settings that do not work with `join`, or the settings that need `join`."""
     if settings.get("join") is None:
         if settings.get("nodes") in ([], ()):
             yield ("nodes",), "expected a list with at least 1 item (got a list)"

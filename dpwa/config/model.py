@@ -466,9 +466,9 @@ class Config(StrictModel):
     )
     state: Literal["all", "trainable"] = Field(
         default="all",
-        description="part of the model that checkpoints contain and that nodes send to late nodes: "
-        "all, or only the trainable parameters, such as those of LoRA. With trainable, the frozen "
-        "parameters must be equal on all nodes",
+        description="part of the model in checkpoints, and in the state for late nodes. all is the "
+        "whole model. trainable is only the trainable parameters, such as those of LoRA. With "
+        "trainable, the frozen parameters must be equal on all nodes",
     )
     state_donors: int = Field(
         default=2,

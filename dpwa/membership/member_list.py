@@ -165,7 +165,7 @@ class MemberList:
             return self._members.to_ask(self._clock.now(), self._rng)
 
     def to_ask_others(self) -> list[tuple[MemberEntry, str]]:
-        """Return members that have not answered, each with another member that should probe it."""
+        """Return pairs: a member that has not answered, and the name of a member to probe it."""
         with self._lock:
             return self._members.to_ask_others(self._clock.now(), self._rng)
 

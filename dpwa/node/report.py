@@ -219,8 +219,8 @@ class PaceReport:
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
-        """Return a peer's report with its number of gradient rounds with this node. Rounds show
-        that the peer lives, even if this node fetches nothing from it.
+        """Return a peer's report, with the number of gradient rounds of the peer and this node. A
+        peer with such rounds is alive, even without a fetch.
         """
         rounds = self.rounds_with.get(peer.name, 0)
         health = "alive" if rounds and peer.health == "unknown" else peer.health

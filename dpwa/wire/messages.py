@@ -180,7 +180,7 @@ class NewsMessage(BaseMessage):
 
 
 class NotReady(BaseMessage):
-    """Answer that there is no snapshot, or only the one that the asking node has merged."""
+    """Answer that there is no snapshot, or no newer snapshot than the asking node has merged."""
 
     type: Literal["not_ready"] = "not_ready"
 

@@ -48,6 +48,6 @@ class Upload:
         return reply_in_turn
 
     def forget_reader(self, reader: str) -> None:
-        """Remove a peer from the peers that share the rate, so that none of them waits for it."""
+        """Stop sharing the upload rate with a peer. Other peers no longer wait for its turns."""
         if self._bucket is not None:
             self._bucket.forget_reader(reader)
