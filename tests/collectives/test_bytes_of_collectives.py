@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from support.collective_nodes import Nodes
-from support.nodes import config_of
+from support.collective_nodes import Nodes, is_settled
+from support.nodes import config_of, eventually
 
 CALLS = 7
 COUNTED = ("sent_bytes", "received_bytes", "mapped_bytes", "merged_bytes")
@@ -27,6 +27,7 @@ def exchanged(transport, count, task):
     try:
         # Until here, a node may not have mapped the memory of the others.
         nodes.each(lambda node: [task(node) for _ in range(2)] and node.barrier())
+        eventually(lambda: is_settled(nodes))
         before = nodes.each(lambda node: (counted(node), of_peers(node)))
         nodes.each(lambda node: [task(node) for _ in range(CALLS)] and node.barrier())
         after = nodes.each(lambda node: (counted(node), of_peers(node)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.collective_nodes import collective_nodes, met_nodes, rank_of
+from support.collective_nodes import collective_nodes, is_settled, met_nodes, rank_of
 from support.nodes import eventually
 
 from dpwa import fault_points
@@ -51,12 +51,6 @@ def is_heard_asking(nodes, name, by):
         name in [ask_to_join.name for ask_to_join in group_of(nodes, other).join_requests()]
         for other in by
     )
-
-
-def is_settled(nodes):
-    """Whether all nodes have told each other whether they read their memory."""
-    names = set(nodes.names)
-    return all(nodes[n].collectives.contacts.are_settled(names - {n}) for n in names)
 
 
 def call_until_let_in(name):

@@ -62,6 +62,12 @@ class Nodes:
             pool.shutdown()
 
 
+def is_settled(nodes):
+    """Whether all nodes have told each other whether they read their memory."""
+    names = set(nodes.names)
+    return all(nodes[n].collectives.contacts.are_settled(names - {n}) for n in names)
+
+
 @contextmanager
 def collective_nodes(count, *, there=None, threads=1, **settings):
     """Nodes w1, w2, ... on free loopback ports; `there`: only so many of them are started."""
