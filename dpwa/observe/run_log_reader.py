@@ -18,7 +18,7 @@ from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
-from dpwa.observe.figures import FIGURES, NAMES
+from dpwa.observe.figures import COUNTERS, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.run_log import RUN_LOG_VERSION, SUFFIX
 from dpwa.observe.run_log_contents import (
@@ -300,7 +300,6 @@ MAX_EVENTS = 400  # kept events of each node and kind
 MAX_REMARKS = 20
 LONGEST_TEXT = 300
 PROGRESS_BYTES = 1 << 23
-COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 
 Progress = Callable[[int, int], None]
 

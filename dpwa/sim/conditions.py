@@ -11,11 +11,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.errors import UserError
 from dpwa.node.serving.upload import BYTES_PER_MBIT
 from dpwa.sim.churn import NodeChange, node_changes
 from dpwa.sim.draws import Purpose, drawn_nodes, generator, normal, share_of_nodes
-from dpwa.sim.scenario import ComputeSpec, RunSpec, Scenario, SiteSpec, StragglerSpec
+from dpwa.sim.scenario import RunSpec, Scenario, SiteSpec
 
 JITTER_BLOCK = 64
 RETRANSMISSIONS = 50  # maximum for one message
@@ -60,6 +59,9 @@ class Conditions:
         self.between_sites_bytes_per_s = math.inf if between is None else between * BYTES_PER_MBIT
         self._scenario = scenario
         self._seed = scenario.seed
+        # latencies in a site, and between two sites
+        self._near_s = network.latency_ms / 1000.0
+        self._far_s = network.between_sites_latency_ms / 1000.0
         # position of each node's site in `sites`, shape (N,)
         self.site_of = _sites_of(network.sites, self.nodes)
         self._stragglers = [self._slow(index) for index in range(len(scenario.compute.stragglers))]
@@ -79,7 +81,8 @@ class Conditions:
         self._usual_s: Floats = compute.step_ms / 1000.0 * np.exp(compute.spread * spread)
         if compute.steps_ms:
             self._usual_s = np.resize(np.array(compute.steps_ms), self.nodes) / 1000.0
-        self.usual_step_s = _usual_step_s(compute)  # the median of all nodes
+        # the median of all nodes
+        self.usual_step_s = median(compute.steps_ms or [compute.step_ms]) / 1000.0
         # mean of what a round costs a node beside its step
         self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
 
@@ -109,24 +112,16 @@ class Conditions:
 
     def latency_s(self, a: int, b: int) -> float:
         """Return the latency of a message in one direction, without jitter."""
-        network = self._scenario.network
-        is_far = self.site_of[a] != self.site_of[b]
-        return (network.between_sites_latency_ms if is_far else network.latency_ms) / 1000.0
+        return self._near_s if self.site_of[a] == self.site_of[b] else self._far_s
 
     @property
     def longest_latency_s(self) -> float:
         """The maximum latency of a message between any two nodes, without jitter."""
-        network = self._scenario.network
-        is_split = len(self.sites) > 1
-        far_ms = network.between_sites_latency_ms if is_split else 0.0
-        return max(network.latency_ms, far_ms) / 1000.0
+        return max(self._near_s, self._far_s) if len(self.sites) > 1 else self._near_s
 
     def latencies_s(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
         """Return the latency in seconds between nodes `a[k]` and `b[k]` for each k, shape (K,)."""
-        network = self._scenario.network
-        is_far = self.site_of[a] != self.site_of[b]
-        far, near = network.between_sites_latency_ms, network.latency_ms
-        return np.where(is_far, far, near) / 1000.0
+        return np.where(self.site_of[a] == self.site_of[b], self._near_s, self._far_s)
 
     def delay_s(self, a: int, b: int, rng: random.Random) -> float:
         """Return a random message delay: latency, jitter, and a round trip per lost packet."""
@@ -187,7 +182,7 @@ class Conditions:
 
     def _slow(self, index: int) -> tuple[_Period, float]:
         spec = self._scenario.compute.stragglers[index]
-        count = _straggler_count(spec, self.nodes, index)
+        count = spec.nodes or share_of_nodes(self.nodes, spec.share)
         ends_s = math.inf if spec.for_s is None else spec.from_s + spec.for_s
         nodes = self._drawn(Purpose.STRAGGLERS, index, count)
         return _Period(spec.from_s, ends_s, nodes), spec.slower
@@ -196,26 +191,11 @@ class Conditions:
         return drawn_nodes(generator(self._seed, purpose, index), self.nodes, count)
 
 
-def _usual_step_s(compute: ComputeSpec) -> float:
-    return (median(compute.steps_ms) if compute.steps_ms else compute.step_ms) / 1000.0
-
-
 def _own_work_s(scenario: Scenario, merges: float) -> float:
     """Return a node's mean seconds in a round with `merges` merges, without its training step."""
     costs = scenario.costs
     per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
     return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0
-
-
-def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:
-    if spec.nodes is None:
-        return share_of_nodes(nodes, spec.share)
-    if spec.nodes > nodes:
-        raise UserError(
-            f"compute.stragglers[{index}].nodes: expected at most {nodes}, the number of all "
-            f"nodes (got {spec.nodes}) [DPWA-E294]"
-        )
-    return spec.nodes
 
 
 def _sites_of(sites: tuple[SiteSpec, ...], nodes: int) -> NDArray[np.int64]:

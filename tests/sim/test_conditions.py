@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.simulations import run_spec
 
-from dpwa.errors import ConfigError, UserError
+from dpwa.errors import ConfigError
 from dpwa.sim.churn import NodeChangeKind
 from dpwa.sim.conditions import Conditions
 
@@ -56,11 +56,6 @@ def test_stragglers_are_slow_for_their_time():
     for now, count in ((9.9, 0), (10.0, 3), (14.9, 3), (15.0, 0)):
         steps = [found.step_s(node, 1, now) for node in range(12)]
         assert sorted(steps) == pytest.approx([0.1] * (12 - count) + [0.4] * count)
-
-
-def test_more_stragglers_than_nodes_are_refused():
-    with pytest.raises(UserError, match=r"stragglers\[0\].nodes: expected at most 2"):
-        conditions(2, compute={"stragglers": [{"nodes": 3}]})
 
 
 def test_nodes_are_dealt_to_sites_by_their_shares():

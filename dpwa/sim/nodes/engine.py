@@ -92,7 +92,6 @@ class NodesRun:
         self.events: list[tuple[float, str]] = []
         self._changes: Iterator[NodeChange] = self._conditions.events()
         self._has_changes = True
-        self.is_calm = False  # no node starts or ends any more, except planned returns
 
     def simulate(self) -> RunOutcome:
         was_interrupted = False
@@ -166,11 +165,10 @@ class NodesRun:
         node = self.nodes[change.node]
         match change.kind:
             case NodeChangeKind.START | NodeChangeKind.RETURN:
-                if not (self.is_calm and node.lives_now):  # its planned kill did not happen
-                    self.start(node)
-            case NodeChangeKind.KILL if not self.is_calm:
+                self.start(node)
+            case NodeChangeKind.KILL:
                 self.kill(node)
-            case NodeChangeKind.LEAVE if not self.is_calm:
+            case NodeChangeKind.LEAVE:
                 self.close_node(node)
 
     def _look(self) -> None:

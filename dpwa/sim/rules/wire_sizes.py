@@ -104,34 +104,36 @@ class Links:
 
     def fetch_s(self, readers: Integers, servers: Integers) -> Floats:
         """Return the duration in seconds of each simultaneous fetch, shape (K,)."""
-        conditions, nbytes = self._conditions, self._sizes.answer
+        conditions = self._conditions
         flows = np.bincount(servers, minlength=conditions.nodes)[servers]
-        latency_s = conditions.mean_delay_s(conditions.latencies_s(readers, servers))
-        stream_s = np.maximum(
-            flows * nbytes / conditions.upload_bytes_per_s,
-            nbytes / conditions.download_bytes_per_s,
-        )
-        stream_s = np.maximum(stream_s, self._turns * 2 * latency_s)
-        if len(conditions.sites) > 1:
-            stream_s = np.maximum(stream_s, self._between_sites_s(readers, servers))
-        taken_s: Floats = 2 * latency_s + stream_s
-        return taken_s
+        between = self._between_sites(readers, servers)
+        return self._taken_s(conditions.latencies_s(readers, servers), flows, between)
 
     def longest_s(self, readers: int) -> float:
         """Return the maximum seconds of a fetch if this many nodes read from one node at once."""
         conditions = self._conditions
-        network_s = conditions.mean_delay_s(np.array([conditions.longest_latency_s]))[0]
-        between = conditions.nodes / conditions.between_sites_bytes_per_s
-        a_byte_s = max(
-            readers / conditions.upload_bytes_per_s, 1 / conditions.download_bytes_per_s, between
-        )
-        stream_s = max(self._sizes.answer * a_byte_s, self._turns * 2 * network_s)
-        return float(2 * network_s + stream_s)
+        longest_s = np.array([conditions.longest_latency_s])
+        return float(self._taken_s(longest_s, np.array([readers]), np.array([conditions.nodes]))[0])
 
-    def _between_sites_s(self, readers: Integers, servers: Integers) -> Floats:
+    def _taken_s(self, latency_s: Floats, flows: Integers, between: Integers) -> Floats:
+        """Return the formula of the module's docstring.
+
+        `flows` is `r`, the streams of the same server. `between` is `s`, all streams of its site to
+        other sites, or 0 for a stream within a site.
+        """
+        conditions, nbytes = self._conditions, self._sizes.answer
+        round_trip_s = 2 * conditions.mean_delay_s(latency_s)
+        stream_s = np.maximum(
+            flows * nbytes / conditions.upload_bytes_per_s,
+            nbytes / conditions.download_bytes_per_s,
+        )
+        stream_s = np.maximum(stream_s, between * nbytes / conditions.between_sites_bytes_per_s)
+        taken_s: Floats = round_trip_s + np.maximum(stream_s, self._turns * round_trip_s)
+        return taken_s
+
+    def _between_sites(self, readers: Integers, servers: Integers) -> Integers:
+        """Return how many streams leave the site of each server, or 0 within a site."""
         sites = self._conditions.site_of
         is_far = sites[readers] != sites[servers]
         flows = np.bincount(sites[servers[is_far]], minlength=len(self._conditions.sites))
-        limit = self._conditions.between_sites_bytes_per_s
-        taken_s: Floats = np.where(is_far, flows[sites[servers]] * self._sizes.answer / limit, 0.0)
-        return taken_s
+        return np.where(is_far, flows[sites[servers]], 0)
