@@ -316,7 +316,7 @@ class Node(Closeable):
             },
             snapshots_served=self.snapshots_served,
             bytes_sent=threads.rx.bytes_sent + exchanged["sent"],
-            bytes_received=threads.tx.bytes_received + exchanged["received"],
+            bytes_received=exchanged["received"],
             bad_messages=threads.rx.bad_messages,
             refused={"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
             late_answers=threads.tx.late_answers,

@@ -123,6 +123,23 @@ class PeerRecord:
         return self.heard is None and self.spoke is None
 
 
+class PeerRecords(dict[str, PeerRecord]):
+    """The records of the peers of which a node knows anything. A record is made when it is needed.
+
+    There may be thousands of peers. A peer that is not in view has a record that is not kept.
+    """
+
+    def __init__(self, in_view: Mapping[str, tuple[str, float]]) -> None:
+        super().__init__()
+        self._in_view = in_view  # endpoint, and time of arrival
+
+    def __missing__(self, name: str) -> PeerRecord:
+        if name not in self._in_view:
+            return PeerRecord("", -math.inf)
+        peer = self[name] = PeerRecord(*self._in_view[name])
+        return peer
+
+
 def _ago_s(now: float, *times: float | None) -> float | None:
     known = [time for time in times if time is not None]
     return round(now - max(known), 1) if known else None
@@ -154,7 +171,7 @@ class PeerTable:
         self._lock = threading.RLock()
         self.names: tuple[str, ...] = ()  # of the peers in view, in order of arrival
         self._in_view: dict[str, tuple[str, float]] = {}  # endpoint, and time of arrival
-        self._peers: dict[str, PeerRecord] = {}  # the peers of which this node knows anything
+        self._peers = PeerRecords(self._in_view)
         self._connected: dict[str, PeerRecord] = {}  # of these, in order
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
@@ -267,23 +284,9 @@ class PeerTable:
         among = self._in_view if among is None else among
         return [name for name in self._in_view if name in among and name not in barred]
 
-    def _of(self, name: str) -> PeerRecord:
-        """Return the record of a peer. For a removed peer, it is a temporary record."""
-        return self._peers.get(name) or self._meet(name) or PeerRecord("", -math.inf)
-
-    def _meet(self, name: str) -> PeerRecord | None:
-        """Create the record of a peer. Returns `None` if this node does not know the peer."""
-        if name not in self._in_view:
-            return None
-        peer = self._peers[name] = PeerRecord(*self._in_view[name])
-        return peer
-
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is None:
-                return
-            now = self._clock.now()
+            peer, now = self._peers[name], self._clock.now()
             peer.clock, peer.clock_told = clock, now
             if can_have_grown(peer.possible_clock, clock, now - peer.possible_told):
                 peer.possible_clock, peer.possible_told = clock, now
@@ -294,16 +297,13 @@ class PeerTable:
         Returns the doubt about the peer's clock, and the maximum clock that counts.
         """
         with self._lock:
-            now, peer = self._clock.now(), self._peers.get(name) or self._meet(name)
+            now, peer = self._clock.now(), self._peers[name]
             without = {name, *self._quarantined}
             others = [each for other, each in self._peers.items() if other not in without]
             told = (each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S)
             best = max(told, default=None)
-            if peer is None:
-                doubt = doubt_of(clock, own, best, 0.0, math.inf)
-            else:
-                elapsed_s = now - peer.possible_told
-                doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
+            elapsed_s = now - peer.possible_told
+            doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
             if doubt is Doubt.UNCONFIRMED and not self._can_ask(without):
                 doubt = Doubt.NONE
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
@@ -320,9 +320,9 @@ class PeerTable:
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Count the outcome of a fetch, and log it if the peer's health changes."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is None:  # the peer was removed during the fetch
+            if name not in self._in_view:  # the peer was removed during the fetch
                 return
+            peer = self._peers[name]
             peer.outcomes[outcome] += 1
             is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
             before = peer.health
@@ -369,19 +369,18 @@ class PeerTable:
         """Record the difference of a peer's model from this node's model. "" means equal models."""
         if difference:
             self.record(name, Outcome.OTHER_MODEL, difference)
-        elif self._of(name).health is Health.OTHER_MODEL:
+        elif self._peers[name].health is Health.OTHER_MODEL:
             self.record(name, Outcome.NOTHING_NEW)
 
     def set_memory(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a connected peer, or `None` if it must not be read any more."""
         with self._lock:
-            self._of(name).memory = memory
+            self._peers[name].memory = memory
 
     def memory_of(self, name: str) -> PeerMemory | None:
         """Return the shared memory of a peer that is connected and alive, or `None`."""
         with self._lock:
-            peer = self._peers.get(name)
-            memory = None if peer is None else peer.memory
+            memory = self._peers[name].memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
@@ -429,80 +428,66 @@ class PeerTable:
         """Expect that peers with a different model can be merged again, until their next fetch."""
         with self._lock:
             for name in names:
-                self._of(name).judged = -math.inf
+                self._peers[name].judged = -math.inf
 
     def is_left_alone(self, name: str) -> bool:
         """Return whether a quarantine or different settings exclude a peer from merges."""
         with self._lock:
-            peer = self._peers.get(name)
-            is_other = peer is not None and peer.health is Health.OTHER_SETTINGS
+            is_other = self._peers[name].health is Health.OTHER_SETTINGS
             return is_other or name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return the timeout in seconds for a fetch from a peer, based on earlier fetches."""
         with self._lock:
-            peer = self._peers.get(name)
-            return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
+            return self._peers[name].times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                peer.times = peer.times.succeeded(elapsed_s)
+            peer = self._peers[name]
+            peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
         """Record the response time of a peer. The caller omits requests that had to wait."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                self._timed["fetches"] += 1
-                self._timed["answer_s"] += latency_s
-                peer.link = peer.link.answered(latency_s)
-                peer.heard = self._clock.now()
+            peer = self._peers[name]
+            self._timed["fetches"] += 1
+            self._timed["answer_s"] += latency_s
+            peer.link = peer.link.answered(latency_s)
+            peer.heard = self._clock.now()
 
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
         """Note the time that the payload took to arrive after its header."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                self._timed["streams"] += 1
-                self._timed["stream_s"] += elapsed_s
-                peer.link = peer.link.streamed(nbytes, elapsed_s)
-
-    def received(self, name: str, nbytes: int) -> None:
-        with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                peer.bytes_received += nbytes
+            peer = self._peers[name]
+            self._timed["streams"] += 1
+            self._timed["stream_s"] += elapsed_s
+            peer.link = peer.link.streamed(nbytes, elapsed_s)
 
     def sent(self, name: str, nbytes: int) -> None:
         """Count bytes of snapshots sent to a peer. Without keys, the name is not verified."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                peer.bytes_sent += nbytes
+            self._peers[name].bytes_sent += nbytes
 
     def exchanged(
         self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
     ) -> None:
-        """Count bytes to and from a peer that the node's network threads do not count themselves.
+        """Count bytes to and from a peer, except the payloads of this node's own answers.
 
-        The threads count payloads of answers, which are snapshots and states.
+        The RxThread counts those payloads, which are snapshots and states.
 
         Args:
             name: the name of the peer.
             sent: bytes that were sent in headers of messages, or as payloads of requests.
-            received: bytes that were received in headers, or as payloads of requests.
+            received: bytes that were received in headers, or as payloads.
             mapped: bytes that were read from the memory of the peer.
             taken: all bytes of values that collectives received, including values in payloads.
         """
         with self._lock:
             self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None:
-                peer.bytes_sent += sent
-                peer.bytes_received += received
-                peer.bytes_mapped += mapped
+            peer = self._peers[name]
+            peer.bytes_sent += sent
+            peer.bytes_received += received
+            peer.bytes_mapped += mapped
 
     @property
     def exchanged_bytes(self) -> Mapping[str, int]:
@@ -517,9 +502,9 @@ class PeerTable:
         stands for the last reason of the peer.
         """
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is None:
+            if name not in self._in_view:
                 return
+            peer = self._peers[name]
             peer.farewell = peer.farewell if reason is None else printable(reason)
             before, peer.health = peer.health, Health.LEFT if peer.farewell else Health.FINISHED
             if before is peer.health:
@@ -531,37 +516,35 @@ class PeerTable:
     def has_left(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and has not returned."""
         with self._lock:
-            return self._of(name).health in HAVE_ENDED
+            return self._peers[name].health in HAVE_ENDED
 
     def in_words(self, name: str) -> str:
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            return "is no member any more" if peer is None else peer.in_words
+            is_known = name in self._in_view
+            return self._peers[name].in_words if is_known else "is no member any more"
 
     def was_heard(self, name: str) -> bool:
         with self._lock:
-            return self._of(name).heard is not None
+            return self._peers[name].heard is not None
 
     def may_still_start(self, name: str) -> bool:
         """Tell whether a peer that never answered may still be starting."""
         with self._lock:
-            peer = self._of(name)
+            peer = self._peers[name]
             return peer.heard is None and self._clock.now() - peer.added < STARTUP_GRACE_S
 
     def absent(self, name: str) -> None:
         """Record that a peer is absent. If the peer never answered, this node asks others first."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is not None and peer.heard is None:
+            peer = self._peers[name]
+            if name in self._in_view and peer.heard is None:
                 self._flow = self._flow.absent(name)
                 peer.is_absent = True
 
     def spoke(self, name: str) -> None:
         """Note that a peer has sent a request, which shows that the peer is present."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is None:
-                return
+            peer = self._peers[name]
             peer.spoke = self._clock.now()
             if peer.is_absent:
                 self._flow = self._flow.connected(name).added(name)
@@ -570,9 +553,9 @@ class PeerTable:
     def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
         """Note the state and problem of a connection. Return whether the problem is a new one."""
         with self._lock:
-            peer = self._peers.get(name) or self._meet(name)
-            if peer is None:
+            if name not in self._in_view:
                 return False
+            peer = self._peers[name]
             before = peer.link_state
             if state is LinkState.IDLE and before is not LinkState.UP:
                 return False  # there was no connection that this node could have closed
@@ -602,12 +585,12 @@ class PeerTable:
     def met(self, name: str, incarnation: bytes) -> None:
         """Note which process of a peer has connected."""
         with self._lock:
-            self._of(name).incarnation = incarnation
+            self._peers[name].incarnation = incarnation
 
     def connected_process(self, name: str) -> tuple[bytes, str]:
         """Return the incarnation and endpoint of a node, or both empty if it is not connected."""
         with self._lock:
-            peer = self._of(name)
+            peer = self._peers[name]
             is_up = peer.link_state is LinkState.UP
             connected = (peer.incarnation, peer.endpoint) if is_up else (b"", "")
             return self.own_process if name == self._own_name else connected
@@ -615,13 +598,13 @@ class PeerTable:
     def returned(self, name: str) -> None:
         """Allow fetches again from a returned peer that had said goodbye or was refused."""
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None and peer.health in UNTIL_RECONNECTED:
+            peer = self._peers[name]
+            if peer.health in UNTIL_RECONNECTED:
                 peer.health, peer.refused = Health.UNKNOWN, None
 
     def asked_to_go(self, name: str) -> None:
         with self._lock:
-            self._of(name).was_asked_to_go = True
+            self._peers[name].was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
         """Return the counts and total seconds of measured answers and of measured streams."""

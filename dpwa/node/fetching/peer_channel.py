@@ -36,6 +36,7 @@ class PeerChannel:
         "_left",
         "_memory",
         "endpoint",
+        "goodbye_at",
         "is_mappable",
         "is_met",
         "link",
@@ -52,6 +53,7 @@ class PeerChannel:
         self.link: PeerLink | None = None  # `None` as long as there is nothing to say
         self.is_met = False  # whether the peer has said on this connection that it is there
         self.used_at = -math.inf
+        self.goodbye_at: float | None = None  # when it said goodbye, while it is still connected
         # messages for when it is connected; of many, the last few
         self.unsent: Sequence[tuple[Message, Frame | None]] = ()
         self.settings = settings

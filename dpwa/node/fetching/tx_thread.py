@@ -180,10 +180,8 @@ class TxThread(NodeThread):
         self._channels = self._connections.channels
         self.fetcher = Fetcher(self._connections, context, self._rng)
         self._listeners = Listeners(zmq_context, self._poller)
-        self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
         self.reason = ""  # why the node leaves, if it has not finished
-        self.bytes_received = 0
         self.late_answers = 0
         self._was_short = False  # of memory
 
@@ -225,10 +223,12 @@ class TxThread(NodeThread):
         self.fetcher.give_up(Outcome.TIMED_OUT)
         goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
-        links = [c.link for c in self._connections.with_link() if c.link is not None]
+        connected = self._connections.with_link()
+        links = [channel.link for channel in connected if channel.link is not None]
+        ending = {channel.peer for channel in connected if channel.goodbye_at is not None}
         self._listeners.detach_all()
         try:
-            say_goodbye(links, goodbye, self._farewells, deadline, self._runtime.poller())
+            say_goodbye(links, goodbye, ending, deadline, self._runtime.poller())
         finally:
             self._connections.close(LINGER_MS)
 
@@ -326,7 +326,6 @@ class TxThread(NodeThread):
         if channel is None:
             return
         self.fetcher.removed(channel)
-        self._farewells.pop(name, None)
         self._connections.remove(channel, LINGER_MS)
         self._listeners.removed(name)
 
@@ -336,8 +335,8 @@ class TxThread(NodeThread):
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
-        else:
-            self._farewells.setdefault(name, self._context.runtime.now())
+        elif channel.goodbye_at is None:
+            channel.goodbye_at = self._context.runtime.now()
 
     @soon
     def pass_on_news(self) -> None:
@@ -357,14 +356,13 @@ class TxThread(NodeThread):
     def _doubt_farewells(self) -> None:
         """Ignore a peer's goodbye, perhaps forged or repeated, if the peer stays connected."""
         now = self._context.runtime.now()
-        for name, said_at in list(self._farewells.items()):
-            state = self.state_of(name)
-            if state is not LinkState.IDLE and now - said_at < GONE_AFTER_S:
-                continue
-            del self._farewells[name]
-            if state is LinkState.UP:
-                self._context.peer_table.returned(name)
-                self._channels[name].send_request(self._context.settings.question())
+        for channel in self._channels.values():
+            said_at, is_idle = channel.goodbye_at, channel.link is None
+            if said_at is not None and (is_idle or now - said_at >= GONE_AFTER_S):
+                channel.goodbye_at = None
+                if channel.is_up:
+                    self._context.peer_table.returned(channel.peer)
+                    channel.send_request(self._context.settings.question())
 
     # The links
 
@@ -437,7 +435,7 @@ class TxThread(NodeThread):
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent = ()
-            has_left = self._farewells.pop(channel.peer, None) is not None
+            has_left, channel.goodbye_at = channel.goodbye_at is not None, None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
         self.fetcher.link_changed(channel, state)
@@ -474,9 +472,8 @@ class TxThread(NodeThread):
 
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)
-        self.bytes_received += len(payload)
         if payload:
-            self._context.peer_table.received(channel.peer, len(payload))
+            self._context.peer_table.exchanged(channel.peer, received=len(payload))
         match message:
             case NewsMessage():
                 self._context.receive_news(message.news, channel.peer)
