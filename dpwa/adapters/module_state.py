@@ -24,12 +24,14 @@ from torch import nn
 
 from dpwa.adapters.host_side import DeviceSide, HostSide
 from dpwa.adapters.plain_tensors import (
+    Named,
     is_sharded,
     local,
     parts_apart,
     place_of,
     require_plain,
     require_unsharded,
+    spec_of,
     why_not_mergeable,
     why_not_plain,
 )
@@ -38,7 +40,7 @@ from dpwa.adapters.tensor_values import TensorValues
 from dpwa.algorithms import Values
 from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm
-from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
+from dpwa.data.layout import FINGERPRINT_BYTES, Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import MergeTerms, SnapshotCopy
 from dpwa.errors import ParametersError, UserError
@@ -374,7 +376,9 @@ class ModuleState:
                 " [DPWA-E110]"
             )
         statistics = [parameter for _, parameter in self._find_statistics()]
-        layout = Layout(tuple(_spec(entry) for entry in entries), self._find_frozen(entries))
+        layout = Layout(
+            tuple(spec_of(e.name, e.tensor) for e in entries), self._find_frozen(entries)
+        )
         parameters = [entry.tensor for entry in entries if not entry.is_buffer]
         values = TensorValues(parameters, self.rounding)
         if layout != self.layout or not values.is_same_memory(self._values):
@@ -403,14 +407,10 @@ class ModuleState:
     def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
         if not self._fits_frozen:
             return ""
-        named = [
-            (_plain(name) + place_of(parameter), local(parameter))
-            for name, parameter in self._net.named_parameters()
-            if not parameter.requires_grad
-        ]
-        known = [("", entry.tensor) for entry in entries]
-        apart = parts_apart([*known, *named], [True] * len(known) + [False] * len(named))
-        frozen = FrozenParameters(part for parts in apart[len(known) :] for part in parts)
+        named = _on_this_rank(
+            (name, p) for name, p in self._net.named_parameters() if not p.requires_grad
+        )
+        frozen = FrozenParameters(parts_apart(named, [(e.name, e.tensor) for e in entries]))
         if self.layout.frozen and frozen.is_same(self._frozen):
             return self.layout.frozen
         self._frozen = frozen
@@ -445,16 +445,13 @@ class ModuleState:
         Counters, such as a batch norm's number of batches, are left out, because they may differ.
         If there are more than `MAX_DIGESTS` tensors, the last ones share one digest.
         """
-        gossiped = [(entry.name, entry.tensor) for entry in self.entries]
         others = [
             (name, tensor)
             for name, tensor in state_tensors(self._net)
             if (tensor.ndim or tensor.is_floating_point())
             and not (self._fits_frozen and isinstance(tensor, nn.Parameter))  # equal on all nodes
         ]
-        comes_first = [True] * len(gossiped) + [False] * len(others)
-        apart = parts_apart([*gossiped, *others], comes_first)
-        named = list(itertools.chain.from_iterable(apart[len(gossiped) :]))
+        named = parts_apart(others, [(entry.name, entry.tensor) for entry in self.entries])
         found = [hashlib.blake2b(each, digest_size=8).hexdigest() for each in digests(named)]
         rest = {name: digest for (name, _), digest in zip(named, found, strict=True)}
         if more := found[MAX_DIGESTS:]:
@@ -629,30 +626,27 @@ class ModuleState:
                 yield flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def _walk(self) -> Iterator[GossipedTensor]:
-        named = [
-            (_plain(name) + place_of(parameter), local(parameter))
+        trained = _on_this_rank(
+            (name, parameter)
             for name, parameter in self._net.named_parameters()
             if parameter.requires_grad and _require_mergeable(name, parameter)
-        ]
+        )
         buffers = [
-            (_plain(name), buffer)
+            (name, buffer)
             for name, buffer in _persistent_buffers(self._net)
             if self._with_buffers
             and buffer.is_floating_point()  # other buffers are not statistics
             and not why_not_mergeable(buffer)
         ]
-        buffers += [
-            (name + place_of(parameter), local(parameter))
-            for name, parameter in self._find_statistics()
-        ]
-        found = parts_apart([*named, *buffers], [True] * len(named) + [False] * len(buffers))
-        for index, parts in enumerate(found):
-            is_buffer = index >= len(named)
-            for name, tensor in parts:
-                is_constant = self._judged.get(name)
-                if is_constant is None:
-                    is_constant = is_buffer and _is_constant(tensor)
-                yield GossipedTensor(name, tensor, is_buffer, is_constant)
+        for name, tensor in parts_apart(trained):
+            yield GossipedTensor(name, tensor, is_buffer=False)
+        for name, tensor in parts_apart(
+            _on_this_rank([*buffers, *self._find_statistics()]), trained
+        ):
+            is_constant = self._judged.get(name)
+            if is_constant is None:
+                is_constant = _is_constant(tensor)
+            yield GossipedTensor(name, tensor, is_buffer=True, is_constant=is_constant)
 
     def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
         """Return the frozen parameters whose names match the setting `statistics`. Raises
@@ -687,12 +681,13 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     net = unwrapped(net)
     require_plain(net)
     named = [*net.named_parameters(), *_persistent_buffers(net)]
-    plain = [
-        (_plain(name) + place_of(tensor), local(tensor))
-        for name, tensor in named
-        if not why_not_mergeable(tensor)
-    ]
-    return itertools.chain.from_iterable(parts_apart(plain))
+    plain = ((name, tensor) for name, tensor in named if not why_not_mergeable(tensor))
+    return iter(parts_apart(_on_this_rank(plain)))
+
+
+def _on_this_rank(named: Iterable[Named]) -> list[Named]:
+    """Return this rank's shards of tensors, with the tensors' names without wrapper prefixes."""
+    return [(_plain(name) + place_of(tensor), local(tensor)) for name, tensor in named]
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -739,12 +734,6 @@ def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
     """Return a `HostSide` or `DeviceSide`, which has no CUDA streams and no staging buffers."""
     is_host = all(tile.room.device.type == "cpu" for tile in tiles)
     return HostSide(tiles) if is_host else DeviceSide(tiles)
-
-
-def _spec(entry: GossipedTensor) -> TensorSpec:
-    tensor = entry.tensor
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorSpec(entry.name, dtype, tuple(tensor.shape), tensor.element_size())
 
 
 def unwrapped(net: torch.nn.Module) -> torch.nn.Module:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpwa.adapters.plain_tensors import local, why_not_mergeable, why_not_plain
+from dpwa.adapters.plain_tensors import dtype_name, local, why_not_mergeable, why_not_plain
 from dpwa.state.replaced_parts import UnfitStateError
 from dpwa.state.safetensors_image import can_be_stored
 
@@ -147,7 +147,7 @@ class Trees:
     def _tensor(self, tensor: torch.Tensor, place: str, name: str) -> Any:
         if id(tensor) in self._numbers:
             return {"p": self._numbers[id(tensor)]}
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = dtype_name(tensor)
         if why_not_plain(tensor) or not can_be_stored(dtype):
             return self._leave_out(
                 place, f"it is a {dtype} tensor in the memory of a", type(tensor)

@@ -18,8 +18,8 @@ import torch
 
 from dpwa.adapters.object_state import CPU, KEPT, MISSING, Filler, Trees, is_scalar, modules_of
 from dpwa.adapters.optimizer import Optimizers, is_training, with_inner
-from dpwa.adapters.plain_tensors import local, shard_like_parameters
-from dpwa.adapters.tensor_images import copied, dtype_name, layout_of
+from dpwa.adapters.plain_tensors import dtype_name, local, shard_like_parameters
+from dpwa.adapters.tensor_images import copied, layout_of
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray

@@ -10,7 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpwa.data.layout import TensorSpec
 from dpwa.errors import ParametersError
+
+Named = tuple[str, torch.Tensor]
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
+    """Return the description of a tensor in a layout."""
+    return TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -86,8 +98,6 @@ def _like(parameter: Any, value: Any) -> Any:
 
 _FSDP = "torch.distributed.fsdp"
 
-Named = tuple[str, torch.Tensor]
-
 
 def why_not_plain(tensor: torch.Tensor) -> str:
     """Return why a tensor, or this rank's shard, has no plain memory, or "" for plain memory."""
@@ -107,7 +117,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
             "(`to_empty(device=...)`) and values"
         )
     if tensor.is_quantized:
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = dtype_name(tensor)
         return f"it is quantised ({dtype}). Gossip the float module, and quantise it afterwards"
     if tensor.layout is not torch.strided:
         return f"its layout is {tensor.layout}, not dense. Keep its values in a dense tensor"
@@ -138,20 +148,19 @@ def why_not_mergeable(tensor: torch.Tensor) -> str:
     return reason
 
 
-def parts_apart(
-    named: Sequence[Named], comes_first: Sequence[bool] | None = None
-) -> list[list[Named]]:
-    """Divide memory that tensors share, and return the parts that belong to each tensor.
+def parts_apart(named: Sequence[Named], before: Sequence[Named] = ()) -> list[Named]:
+    """Divide memory that tensors share, and return the parts that belong to each tensor, in order.
 
     These are the tensor itself, or views of the uncovered rest, or nothing if other tensors cover
-    it. Overlapping memory belongs to the tensors with `comes_first`, then to the larger ones.
+    it. Overlapping memory belongs to the tensors of `before`, whose parts are not returned, then to
+    the larger ones.
     """
-    found: list[list[Named]] = [[] for _ in named]
-    for together in _together([tensor for _, tensor in named]):
+    everything, first = [*before, *named], len(before)
+    found: dict[int, list[Named]] = {}
+    for together in _together([tensor for _, tensor in everything]):
         taken: list[tuple[int, int, torch.Tensor]] = []  # start, stop and the part
-        order = {i: (comes_first and not comes_first[i], -named[i][1].numel()) for i in together}
-        for index in sorted(together, key=lambda i: (*order[i], i)):
-            name, tensor = named[index]
+        for index in sorted(together, key=lambda i: (i >= first, -everything[i][1].numel(), i)):
+            name, tensor = everything[index]
             parts = list(_beside(tensor, taken))
             is_whole = len(parts) == 1 and parts[0].shape == tensor.shape
             found[index] = [
@@ -159,7 +168,7 @@ def parts_apart(
                 for number, part in enumerate(parts)
             ]
             taken += [(*_span(part), part) for part in parts]
-    return found
+    return [part for index in range(first, len(everything)) for part in found[index]]
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from dpwa.data.layout import TensorSpec
+from dpwa.adapters.plain_tensors import Named, dtype_name, spec_of
 from dpwa.data.segments import ByteArray
 from dpwa.state.safetensors_image import ImageLayout, can_be_stored
 
-Named = Iterable[tuple[str, torch.Tensor]]
 
-
-def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
+def storable(named: Iterable[Named]) -> list[Named]:
     """Return the tensors whose dtypes the storage format supports."""
     stored = []
     for name, tensor in named:
@@ -25,19 +23,12 @@ def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
     return stored
 
 
-def dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def layout_of(named: Named) -> ImageLayout:
-    return ImageLayout.from_specs(
-        TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
-        for name, tensor in named
-    )
+def layout_of(named: Iterable[Named]) -> ImageLayout:
+    return ImageLayout.from_specs(spec_of(name, tensor) for name, tensor in named)
 
 
 @torch.no_grad()
-def copied(layout: ImageLayout, named: Named) -> ByteArray:
+def copied(layout: ImageLayout, named: Iterable[Named]) -> ByteArray:
     image = layout.empty()
     in_image = dict(views(layout, image[len(layout.header) :]))
     for name, tensor in named:
@@ -45,7 +36,7 @@ def copied(layout: ImageLayout, named: Named) -> ByteArray:
     return image
 
 
-def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Tensor]]:
+def views(layout: ImageLayout, data: ByteArray) -> Iterator[Named]:
     flat = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
     for spec, start in zip(layout.tensors.tensors, layout.tensors.offsets, strict=True):
         dtype: torch.dtype = getattr(torch, spec.dtype)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
 
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.optimizer import Optimizers
-from dpwa.adapters.plain_tensors import local
-from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
+from dpwa.adapters.plain_tensors import Named, local
+from dpwa.adapters.tensor_images import copied, layout_of, storable, views
 from dpwa.config import Config
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout
@@ -112,11 +112,11 @@ class TrainingState:
         named = self._named()
         return self._kind(layout_of(named), named)
 
-    def _named(self) -> list[tuple[str, torch.Tensor]]:
+    def _named(self) -> list[Named]:
         found = self._gossiped
         return storable(state_tensors(self._net) if found is None else found.handed_on())
 
-    def _kind(self, layout: ImageLayout, named: Named) -> Layout:
+    def _kind(self, layout: ImageLayout, named: Iterable[Named]) -> Layout:
         """Return the layout, with the tensors' names, that must be the same on all nodes."""
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
@@ -160,7 +160,9 @@ class TrainingState:
         )
 
 
-def _are_finite(net: torch.nn.Module, named: Named, found: Mapping[str, torch.Tensor]) -> bool:
+def _are_finite(
+    net: torch.nn.Module, named: Iterable[Named], found: Mapping[str, torch.Tensor]
+) -> bool:
     """Return whether all parameters are finite. Buffers, such as masks, need not be finite."""
     trained = (local(p) for p in net.parameters() if p.requires_grad)
     parameters = {p.untyped_storage().data_ptr() for p in trained}
