@@ -69,7 +69,7 @@ def measured(name, *options):
 @pytest.mark.parametrize(
     ("name", "options", "figures", "ratios"),
     [
-        ("plane.py", ("--size-mb", "1"), 26, 17),
+        ("plane.py", ("--size-mb", "1"), 24, 16),
         ("collectives.py", ("--size-mb", "0.1"), 15, 10),
         ("tables.py", ("--rows", "1000", "--columns", "4", "--processes", "2"), 14, 4),
     ],
