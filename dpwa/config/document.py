@@ -129,20 +129,17 @@ class _Reader:
         """Return the settings of a whole source. Raises `ConfigError` if it has no settings."""
         self._document.places[()] = self._place(root)
         self._parents.add(id(root))
-        try:
-            if _is_list(root):
-                return self._mapping(self._single_entries(root), ())
-            if _is_mapping(root):
-                return self._mapping(self._entries(root, ()), ())
-            expected = "expected a mapping, or a list of single-key mappings"
-            self._note(root, (), f"{expected} (got {self._got(root, ())})")
-        except RecursionError:
-            self._note(root, (), TOO_DEEP)
+        if _is_list(root):
+            return self._mapping(self._single_entries(root), ())
+        if _is_mapping(root):
+            return self._mapping(self._entries(root, ()), ())
+        expected = "expected a mapping, or a list of single-key mappings"
+        self._note(root, (), f"{expected} (got {self._got(root, ())})")
         raise ConfigError(self._document.problems.lines())
 
     def value(self, value: object, loc: Loc) -> Any:
         self._document.places[loc] = self._place(value)
-        self._bound(value)
+        self._bound(value, loc)
         if isinstance(value, BaseModel):
             value = value.model_dump()
         if isinstance(value, yaml.Node) and not _is_untagged(value):
@@ -212,7 +209,7 @@ class _Reader:
             if not _is_mapping(part) or id(part) in self._parents:
                 self._note(node, loc, "expected an alias of a mapping, or a list of such aliases")
                 return
-            self._bound(part, 1 + len(part.value))
+            self._bound(part, loc, 1 + len(part.value))
             self._parents.add(id(part))
             yield from self._entries(part, loc)
             self._parents.discard(id(part))
@@ -225,12 +222,17 @@ class _Reader:
         self._document.problems.add(self._place(value), loc, message)
 
     def _place(self, value: object) -> Place:
-        line, column = _position(value.start_mark) if isinstance(value, yaml.Node) else (0, 0)
+        line = column = 0
+        if isinstance(value, yaml.Node) and self._source != ARGUMENTS:
+            line, column = _position(value.start_mark)
         return Place(self._source, line, column, self._variable)
 
-    def _bound(self, value: object, count: int = 1) -> None:
-        """Count values, and refuse a YAML file if nested aliases expand to too many values."""
+    def _bound(self, value: object, loc: Loc, count: int = 1) -> None:
+        """Refuse values that are nested too deeply, and aliases that expand to too many values."""
         self._count += count
+        if len(loc) > MAX_DEPTH:
+            self._note(value, (), TOO_DEEP)
+            raise ConfigError(self._document.problems.lines())
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
             _fail(self._source, _position(value.start_mark), TOO_MANY)
 

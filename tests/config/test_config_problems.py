@@ -481,6 +481,22 @@ def test_a_mapping_that_is_nested_too_deeply_is_refused() -> None:
         load_config({"nodes": nodes}, environ={})
 
 
+@pytest.mark.parametrize("depth", [150, 600, 5000])
+def test_an_override_that_is_nested_too_deeply_is_refused(depth: int) -> None:
+    nodes: list[object] = []
+    for _ in range(depth):
+        nodes = [nodes]
+    with pytest.raises(ConfigError, match=r"expected settings .* nested too deeply"):
+        load_config({"nodes": [{"name": "a", "port": 1}]}, environ={}, overrides={"nodes": nodes})
+
+
+def test_a_chain_of_aliases_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    lines = [f"- &a{n} {{x: {f'*a{n - 1}' if n else 1}}}" for n in range(600)]
+    (tmp_path / "run.yaml").write_text("nodes:\n" + "\n".join(lines) + "\n")
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_config(tmp_path / "run.yaml", environ={})
+
+
 def test_a_number_that_is_too_long_to_be_shown_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"seed: expected a whole number .*got a very large"):
         load_config({"nodes": [{"name": "a", "port": 1}], "seed": 10**5000}, environ={})
