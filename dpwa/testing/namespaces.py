@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ INTERFACE = "dpwa0"
 _FOLDER = Path("/run/netns")
 _NAME = re.compile(r"dpwa-(\d+)-\d+-\w+")  # the first number is the id of the process that made it
 _MAX_HOSTS = 200
+_MAX_UP_S = 10.0
 _PARTS_OF_LOSS = 10_000
 _serial = itertools.count()
 
@@ -82,6 +84,9 @@ class Namespaces(Closeable, Sequence[Host]):
                     # Otherwise, TCP passes 64 KiB as one packet, and all of it is lost together.
                     _do(f"ip -n {host.name} link set {INTERFACE} gso_max_segs 1")
                     _lose(host, loss)
+            for host in self._hosts:
+                _wait_until_up(host.name, INTERFACE)
+                _wait_until_up(self._switch, _port_of(host))
         except BaseException:
             self.close()
             raise
@@ -216,14 +221,24 @@ def _remove(name: str) -> None:
     subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)  # noqa: S603, S607
 
 
+def _wait_until_up(namespace: str, interface: str) -> None:
+    """Wait for the kernel, which connects a new link a moment after the command that made it."""
+    ends_at = time.monotonic() + _MAX_UP_S
+    while "state UP" not in _run(["ip", "-n", namespace, "link", "show", interface]):
+        if time.monotonic() > ends_at:
+            raise UserError(f"the link of {namespace} is not up after {_MAX_UP_S:g} s")
+        time.sleep(0.01)
+
+
 def _do(command: str) -> None:
     _run(command.split())
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise UserError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _require_in_range(count: int, rate_mbit: float | None, loss: float) -> None:

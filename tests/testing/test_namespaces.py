@@ -58,7 +58,7 @@ for _ in range(20):
 CONNECT = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 5000), 0.3).close()
+    socket.create_connection((sys.argv[1], 5000), 1.5).close()
 except ConnectionRefusedError:
     print('reached')
 except OSError as error:
