@@ -226,7 +226,8 @@ def _wait_until_up(namespace: str, interface: str) -> None:
     ends_at = time.monotonic() + _MAX_UP_S
     while "state UP" not in _run(["ip", "-n", namespace, "link", "show", interface]):
         if time.monotonic() > ends_at:
-            raise UserError(f"the link of {namespace} is not up after {_MAX_UP_S:g} s")
+            text = f"the link of {namespace} is not up after {_MAX_UP_S:g} s"
+            raise UserError(f"this machine cannot create network namespaces: {text} [DPWA-E237]")
         time.sleep(0.01)
 
 

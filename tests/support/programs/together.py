@@ -28,7 +28,7 @@ parser.add_argument("config", help="JSON")
 parser.add_argument("steps", type=int)
 parser.add_argument("--form", help="of the optimizer; its state is not told then")
 parser.add_argument("--whole", action="store_true", help="count steps from the first with all")
-parser.add_argument("--kill", type=int, help="after so many updates")
+parser.add_argument("--kill", type=int, help="after so many updates, with a checkpoint")
 options = parser.parse_args()
 config = json.loads(options.config)
 torch.set_num_threads(1)
@@ -68,6 +68,8 @@ with dpwa.connect(net, optimizer, config=config, name=options.name) as gossip:
         print(json.dumps(row), flush=True)
         time.sleep(0.02)
         if gossip.updates == options.kill:
+            while not gossip.connection.node.report()["state"]["checkpoints"]["written"]:
+                time.sleep(0.01)  # it is written beside the training
             os.kill(os.getpid(), signal.SIGKILL)
     print(json.dumps("done"), flush=True)
     sys.stdin.read()
