@@ -19,6 +19,7 @@ from dpwa.wire.messages import Message
 from dpwa.wire.tables import FromMember, InPieces, Numbered, TableElsewhere, TableSeen
 
 WINDOW = 32  # maximum number of unacknowledged messages, half the capacity of the queue
+ACKNOWLEDGE_AFTER_S = 0.05  # or after half a window
 RESEND_AFTER_S = 0.25
 LONGEST_RESEND_S = 1.0
 
@@ -131,22 +132,31 @@ class IncomingStream:
 
     def __init__(self) -> None:
         self.last = 0  # number of the message that was accepted last
-        self.is_owed = self.wants = False
+        self.wants = False
+        self.owed = 0  # messages since the last acknowledgement
+        self._owed_since = 0.0
         self._needs_none_after = -1  # `last` when the next message came, or was requested
         self._data = bytearray()
 
-    def is_next(self, number: int) -> bool:
+    def is_next(self, number: int, now: float) -> bool:
         """Return whether message `number` is the next in order. Request missing messages before it.
 
         Missing messages are requested once. If that fails, the sender sends them again after a
         while. Messages that arrived and cannot be accepted yet are not requested. Otherwise all
         later messages would arrive again and again, each time with more answers that request them.
         """
-        self.is_owed = True
+        if not self.owed:
+            self._owed_since = now
+        self.owed += 1
         if number > self.last and self._needs_none_after != self.last:
             self._needs_none_after = self.last
             self.wants |= number > self.last + 1
         return number == self.last + 1
+
+    def must_acknowledge(self, now: float) -> bool:
+        """Return whether to acknowledge messages now. Otherwise, one message acknowledges more."""
+        is_late = self.owed > 0 and now - self._owed_since >= ACKNOWLEDGE_AFTER_S
+        return self.wants or self.owed >= WINDOW // 2 or is_late
 
     def accept_message(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
         """Accept the next message. Return the whole message after its last piece, otherwise `None`.
@@ -244,7 +254,7 @@ class ReliableChannels:
     def want_all(self) -> None:
         """Ask all members to resend messages. This node could not accept these messages before."""
         for incoming in self._in.values():
-            incoming.is_owed = incoming.wants = True
+            incoming.wants = True
 
     def want_in_vain(self) -> None:
         """Ask all members to resend messages if the last request is `ballots.STALLED_S` old.
@@ -257,18 +267,25 @@ class ReliableChannels:
             self.want_all()
 
     def pump(self) -> bool:
-        """Send acknowledgements and messages. Return whether `pump` must be called again soon."""
+        """Send messages and due acknowledgements. Return whether any acknowledgement is missing."""
+        is_busy = False
         for name, incoming in self._in.items():
-            if incoming.is_owed:
+            if incoming.must_acknowledge(self.now):
                 seen = TableSeen(
                     request=0, **self._signed, number=incoming.last, wants=incoming.wants
                 )
-                incoming.is_owed = incoming.wants = False
+                incoming.owed, incoming.wants = 0, False
                 self._tell(name, seen, None)
+            is_busy |= incoming.owed > 0
         for outgoing in self._out.values():
             outgoing.pump(self.now)
-        is_busy = any(outgoing.is_busy for outgoing in self._out.values())
-        return is_busy or bool(self._missing_since) or self._elsewhere_at is not None
+            is_busy |= outgoing.is_busy
+        return is_busy
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a member has no connection, or has reported a different membership view."""
+        return bool(self._missing_since) or self._elsewhere_at is not None
 
     # Receiving
 
@@ -288,7 +305,7 @@ class ReliableChannels:
             self._seen(message)
         elif isinstance(message, Numbered):
             incoming = self._in.get(message.name)
-            if incoming is not None and incoming.is_next(message.number):
+            if incoming is not None and incoming.is_next(message.number, self.now):
                 return incoming
         return None
 

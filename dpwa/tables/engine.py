@@ -29,7 +29,14 @@ from dpwa.policy import ballots
 from dpwa.policy.group_views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.barriers import Barriers
-from dpwa.tables.channels import UNREACHABLE_S, WINDOW, Item, ReliableChannels, Tell
+from dpwa.tables.channels import (
+    ACKNOWLEDGE_AFTER_S,
+    UNREACHABLE_S,
+    WINDOW,
+    Item,
+    ReliableChannels,
+    Tell,
+)
 from dpwa.tables.directory import Told, new_plan, plans, unpack_told
 from dpwa.tables.pending import PendingOperations, PendingRead, Present
 from dpwa.tables.replication import Replication
@@ -57,6 +64,7 @@ log = logging.getLogger("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
+LOOK_EVERY_S = ACKNOWLEDGE_AFTER_S  # between two looks at the group and its members
 STOOD_STILL_S = 0.9 * ballots.STALLED_S  # other nodes may suspect this node after such a stop
 DOUBTFUL_FOR_S = 2 * ballots.STALLED_S
 RECONNECTED_S = 2.0  # time to reconnect after a stop, which may have broken all connections
@@ -106,8 +114,9 @@ class Engine:
         self._was_left_out = self._has_given_up = False
         self._was_counted_on = False  # whether members that excluded this node had met it
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
-        self._doubted_at = self._asked_at = 0.0
-        self._is_busy = self._is_stopping = False
+        self._doubted_at = self._asked_at = self._looked_at = -math.inf
+        self._patience_s = IDLE_S  # maximum time until the next turn
+        self._is_stopping = False
 
     # On any thread
 
@@ -144,14 +153,13 @@ class Engine:
     # On this thread
 
     def _run(self) -> None:
-        patience_s = IDLE_S
         while not self._is_stopping:
             with suppress(Empty):
-                self._do(self._inbox.get(timeout=patience_s))
+                self._do(self._inbox.get(timeout=self._patience_s))
                 for _ in range(self._inbox.qsize()):
                     self._do(self._inbox.get_nowait())
+            self._patience_s = BUSY_S  # also after an error
             self._do(self._go_on)
-            patience_s = BUSY_S if self._is_busy else IDLE_S
         self._store.clear()
         self._pending.memories = {}
 
@@ -177,7 +185,6 @@ class Engine:
         return self._mail.now - self._awake.woke_at < DOUBTFUL_FOR_S
 
     def _go_on(self) -> None:
-        self._is_busy = True
         now = self._mail.now
         if not self._has_begun:
             self._start_if_told()
@@ -187,6 +194,19 @@ class Engine:
                 self.requests.route(addition)
             if self.barriers.advance(now):
                 self._publish()
+        has_looked = now - self._looked_at >= LOOK_EVERY_S
+        if has_looked:
+            self._looked_at = now
+            self._look()
+        is_under_way = self._mail.pump()
+        is_waiting = self.barriers.is_waiting or not self._has_begun or self._mail.is_in_doubt
+        if not is_waiting and not self._group.is_evicted:
+            self._patience_s = LOOK_EVERY_S if is_under_way or not has_looked else IDLE_S
+
+    def _look(self) -> None:
+        """Look at the group and its members. Act on a change that no message has reported."""
+        now = self._mail.now
+        if self._has_begun:
             if self._group.look_out():
                 self._has_given_up = True
                 if self.requests.acknowledged and self._has_company:
@@ -196,14 +216,11 @@ class Engine:
         if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
             self._group.ask_to_join()
-        is_under_way = self._mail.pump()
         if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
             self._doubted_at = now
             log.info("%s: a member does not answer, so the group votes on it", self._own)
             self._group.doubt()
             self._settings.wake()
-        self._is_busy = is_under_way or self.barriers.is_waiting or not self._has_begun
-        self._is_busy |= self._group.is_evicted
 
     def _has_doubts(self) -> bool:
         if self._group.is_evicted or self._began is None:

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.channels import RESEND_AFTER_S, WINDOW, IncomingStream, Item, OutgoingStream
+from dpwa.tables.channels import (
+    ACKNOWLEDGE_AFTER_S,
+    RESEND_AFTER_S,
+    WINDOW,
+    IncomingStream,
+    Item,
+    OutgoingStream,
+)
 from dpwa.wire import limits
 from dpwa.wire.tables import TableHoldings, TableReady
 
@@ -34,7 +41,7 @@ class Wire:
         """Take what has come in; tell the other side, if that is not lost, too."""
         sent, self.sent = self.sent, []
         for message, payload in sent:
-            if self.incoming.is_next(message.number):
+            if self.incoming.is_next(message.number, now):
                 data = self.incoming.accept_message(message, payload or b"", MAX_VALUE_BYTES)
                 if data is not None:
                     self.taken.append((message, bytes(data)))
@@ -83,7 +90,7 @@ def test_what_is_missing_is_asked_for_once_and_not_what_cannot_be_taken_yet():
 
     def come(*numbers):
         for number in numbers:
-            incoming.is_next(number)
+            incoming.is_next(number, 0.0)
             wants.append(incoming.wants)
             incoming.wants = False
         found = wants.copy()
@@ -92,10 +99,28 @@ def test_what_is_missing_is_asked_for_once_and_not_what_cannot_be_taken_yet():
 
     assert come(2, 3, 4) == [True, False, False]
     assert come(1, 2, 3, 4, 1, 2) == [False] * 6  # has come, and was not taken
-    assert incoming.is_next(1)
+    assert incoming.is_next(1, 0.0)
     incoming.accept_message(TableReady(**HEADER, table=0, number=1), b"", 0)
     assert come(3, 4) == [True, False]
     assert come(1, 2, 3) == [False] * 3
+
+
+def test_many_messages_are_acknowledged_together_and_soon():
+    incoming = IncomingStream()
+    assert not incoming.must_acknowledge(0.0)
+    incoming.is_next(1, 1.0)
+    assert not incoming.must_acknowledge(1.0)
+    assert incoming.must_acknowledge(1.0 + ACKNOWLEDGE_AFTER_S)
+    for number in range(2, WINDOW // 2 + 1):
+        assert not incoming.must_acknowledge(1.0)
+        incoming.is_next(number, 1.0)
+    assert incoming.must_acknowledge(1.0)  # before the sender's window is full
+
+
+def test_a_gap_is_reported_at_once():
+    incoming = IncomingStream()
+    incoming.is_next(2, 1.0)
+    assert incoming.must_acknowledge(1.0)
 
 
 def test_silence_is_counted_from_when_there_was_something_to_see():
@@ -136,7 +161,7 @@ def test_pieces_that_do_not_fit_together_are_refused(pieces):
     with pytest.raises(ProtocolError, match="TableHoldings: expected a piece from byte"):  # noqa: PT012
         for number, (start, nbytes, data) in enumerate(pieces, start=1):
             message = TableHoldings(**HEADER, number=number, start=start, nbytes=nbytes)
-            assert incoming.is_next(number)
+            assert incoming.is_next(number, 0.0)
             incoming.accept_message(message, data, 1000)
     assert incoming.last == len(pieces)  # it is over with, and does not come again
 
@@ -148,7 +173,7 @@ def test_a_piece_for_which_there_is_no_memory_comes_again():
 
     def take(number, start, data):
         message = TableHoldings(**HEADER, number=number, start=start, nbytes=9)
-        assert incoming.is_next(number)
+        assert incoming.is_next(number, 0.0)
         return incoming.accept_message(message, data, MAX_VALUE_BYTES)
 
     incoming = IncomingStream()
