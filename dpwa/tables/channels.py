@@ -67,7 +67,7 @@ class OutgoingStream:
 
     def pump(self, now: float) -> None:
         """Send messages until `WINDOW` are unacknowledged. Resend those that are late."""
-        while len(self._unseen) < WINDOW:
+        while self._sources and len(self._unseen) < WINDOW:
             piece = self._next()
             if piece is None:
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ class TableShard:
         return self.stop - self.start
 
 
+@lru_cache(maxsize=64)
 def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
     """Divide a table into contiguous shards whose sizes differ by at most one row.
 
