@@ -13,7 +13,14 @@ from support.simulated_logs import write_simulated_logs
 from dpwa.errors import UserError
 from dpwa.observe.run_log_reader import read_run
 from dpwa.policy import interpolation as registry
-from dpwa.sim.calibration import calibrate, fit, observe, scenario_of, simulated, yaml_text
+from dpwa.sim.calibration import (
+    calibrate,
+    measured_link,
+    observe,
+    scenario_of,
+    simulated,
+    yaml_text,
+)
 from dpwa.sim.load import load_scenario
 from dpwa.types import StrictModel
 
@@ -54,7 +61,7 @@ def test_what_computing_takes_is_found_again(calibration):
 
 def test_links_are_found_again_though_streams_have_shared_them(logs, calibration):
     network = calibration.scenario["network"]
-    assert fit(observe(read_run(logs))).mbps < 33
+    assert measured_link(observe(read_run(logs))).mbps < 33
     assert network["upload_mbps"] == pytest.approx(40, rel=0.08)
     assert network["latency_ms"] == pytest.approx(8, abs=2)
 
@@ -69,8 +76,10 @@ def test_links_are_fitted_to_the_time_in_which_all_nodes_train(logs, tmp_path):
     calm = observe(read_run(logs))
     starts = [replace(node, began=node.began + 30.0 * n) for n, node in enumerate(calm.nodes)]
     spread = replace(calm, nodes=tuple(starts))
-    assert simulated(spread, fit(spread)) == simulated(calm, fit(calm))
-    assert scenario_of(spread, fit(spread))["churn"] == {"start_spread_s": 90.0}
+    link = measured_link(calm)
+    assert measured_link(spread) == link
+    assert simulated(spread, link) == simulated(calm, link)
+    assert scenario_of(spread, link)["churn"] == {"start_spread_s": 90.0}
 
 
 def test_settings_are_those_of_the_run_that_are_not_the_defaults(calibration):
