@@ -1,6 +1,5 @@
 """Optimizers of all kinds between two nodes: equal in the end, and as good as one alone."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -642,31 +641,6 @@ def test_numbers_that_no_such_scheduler_has_change_nothing(lie):
     with pytest.raises(UnfitStateError):
         resume([two.scheduler], [progress_of(one.scheduler) | lie])
     assert two.scheduler.state_dict() == before
-
-
-def test_the_schedule_of_who_takes_over_is_as_far_as_its_number_of_updates():
-    """Else a schedule of so many steps in all would fail at the last one."""
-    donor, late = (Scheduled(SCHEDULERS["LambdaLR"]) for _ in range(2))
-    config, is_over = config_of(2, **ALONE, initial_state="peers"), threading.Event()
-
-    def train():
-        for _ in donor.rates(1_000_000):
-            one.step(0.5)
-            if is_over.wait(0.003):
-                return
-
-    given = {"optimizer": donor.optimizer, "scheduler": donor.scheduler}
-    with nodes(DpwaPyTorchAdapter(donor.net, "w1", config, **given)) as (one,):
-        thread = threading.Thread(target=train)
-        thread.start()
-        try:
-            eventually(lambda: one.updates > 5)
-            given = {"optimizer": late.optimizer, "scheduler": late.scheduler}
-            with DpwaPyTorchAdapter(late.net, "w2", config, **given) as two:
-                assert 5 < two.updates == late.scheduler.last_epoch
-        finally:
-            is_over.set()
-            thread.join()
 
 
 @pytest.mark.parametrize(

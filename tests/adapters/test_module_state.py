@@ -213,6 +213,16 @@ def test_one_value_that_is_not_finite_is_found(described, data):
     assert found.count(False) == 1
 
 
+def estimates_of(state, peer, published):
+    """Return the distances that as many merges measure as have samples of their own."""
+    estimates = []
+    for _ in range(tensor_merging.SAMPLED_EVERY):
+        merge = state.merging(MergeTerms(0.0, published))
+        merge.merge_bytes(0, peer)
+        estimates.append(merge.consensus_distance)
+    return estimates
+
+
 @pytest.mark.parametrize("with_delta", [False, True])
 def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_tiles(with_delta):
     layers = [nn.Linear(300, 250), nn.Linear(200, 100), nn.BatchNorm1d(7)]
@@ -224,11 +234,7 @@ def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_ti
     theirs = [t for e, t in zip(state.entries, exact(other), strict=True) if not e.is_buffer]
     mine = [t for e, t in zip(state.entries, exact(state), strict=True) if not e.is_buffer]
     squared = sum(float((a - b).square().sum()) for a, b in zip(theirs, mine, strict=True))
-    estimates = []
-    for _ in range(tensor_merging.SAMPLED_EVERY):
-        merge = state.merging(MergeTerms(0.0, published if with_delta else None))
-        merge.merge_bytes(0, peer)
-        estimates.append(merge.consensus_distance)
+    estimates = estimates_of(state, peer, published if with_delta else None)
     # All shares together are the whole; the last one has what does not divide.
     assert sum(e**2 for e in estimates) / len(estimates) == pytest.approx(squared, rel=1e-2)
     assert len(set(estimates)) == len(estimates)
@@ -243,11 +249,7 @@ def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_rou
     net = nn.ParameterList([nn.Parameter(one)])
     state, other = state_of(net), state_of(nn.ParameterList([nn.Parameter(two)]))
     published, peer = snapshot_of(state), snapshot_of(other)
-    estimates = []
-    for _ in range(tensor_merging.SAMPLED_EVERY):
-        merge = state.merging(MergeTerms(0.0, published if with_delta else None))
-        merge.merge_bytes(0, peer)
-        estimates.append(merge.consensus_distance)
+    estimates = estimates_of(state, peer, published if with_delta else None)
     assert estimates == pytest.approx([float(two.norm())] * len(estimates), rel=0.1)
     assert len(set(estimates)) == len(estimates)
     shard = state.merging(MergeTerms(0.0))
@@ -450,22 +452,7 @@ def changeable():
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_of_the_module_is_noticed(change):
-    net = changeable()
-    state = state_of(net)
-    change(net)
-    state.refresh()
-    fresh = state_of(net)
-    assert state.layout == fresh.layout
-    assert all(a.tensor is b.tensor for a, b in zip(state.entries, fresh.entries, strict=True))
-    assert bits(state) == bits(fresh)
-    peer = np.zeros(state.nbytes, np.uint8)
-    state.merging(MergeTerms(1.0)).merge_bytes(0, peer)
-    assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_of_the_parameters_or_of_the_layout_is_another_generation(change):
+def test_a_change_of_the_module_is_noticed_and_another_generation(change):
     net = changeable()
     state = state_of(net)
     values, generation = state.values(), state.generation
@@ -476,7 +463,14 @@ def test_a_change_of_the_parameters_or_of_the_layout_is_another_generation(chang
     is_same = change is CHANGES["a buffer replaced"]  # by one of the same kind
     assert (state.generation == generation) == is_same
     assert (state.values() is values) == is_same
-    assert state.values().is_same_memory(state_of(net).values())
+    fresh = state_of(net)
+    assert state.values().is_same_memory(fresh.values())
+    assert state.layout == fresh.layout
+    assert all(a.tensor is b.tensor for a, b in zip(state.entries, fresh.entries, strict=True))
+    assert bits(state) == bits(fresh)
+    peer = np.zeros(state.nbytes, np.uint8)
+    state.merging(MergeTerms(1.0)).merge_bytes(0, peer)
+    assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, is_connected, merge_of, refuses, status_of
+from support.nodes import config_of, eventually, is_connected, merge_of, status_of
 from torch import nn
 
 from dpwa.adapters.merge import Merge
@@ -83,19 +83,6 @@ def test_of_what_was_read_late_the_step_that_a_peer_is_ahead_is_not_counted_twic
         torch.testing.assert_close(parameter, torch.full_like(parameter, expected))
 
 
-def test_parameters_are_merged_in_place_and_the_optimizer_stays_valid():
-    one, two = filled(nn.Linear(3, 2), 1.0), filled(nn.Linear(3, 2), 3.0)
-    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
-    identities = [(id(p), p.data_ptr()) for p in one.parameters()]
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert [(id(p), p.data_ptr()) for p in one.parameters()] == identities
-    assert all(bool((p == 2.0).all()) for p in one.parameters())
-    one(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    assert not bool((one.weight == 2.0).any())
-
-
 def test_interpolate_scales_the_local_step_and_delta_keeps_it():
     for merge, expected in (("interpolate", 0.5 * 3 + 0.5 * (1 + 10)), ("delta", 2 + 10)):
         one, two = filled(nn.Linear(1, 1), 1.0), filled(nn.Linear(1, 1), 3.0)
@@ -112,27 +99,6 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
             pair.merge()  # from now on both are ready
             attempt(pair)
         assert one.weight.item() == pytest.approx(expected)
-
-
-def test_mixed_dtypes_shapes_and_strides_keep_their_places():
-    def net(value):
-        net = nn.Sequential(
-            nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last),
-            nn.Linear(7, 3).double(),
-            nn.Linear(3, 1).bfloat16(),
-        )
-        net.scale = nn.Parameter(torch.tensor(1.0))
-        torch.manual_seed(value)
-        for parameter in net.parameters():
-            nn.init.normal_(parameter)
-        return net
-
-    one, two = net(1), net(2)
-    expected = [(a + b) / 2 for a, b in zip(one.parameters(), two.parameters(), strict=True)]
-    with Pair(one, two, merge="interpolate") as pair:
-        pair.merge()
-    for parameter, mean in zip(one.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter, mean)
 
 
 @pytest.mark.parametrize(
@@ -231,19 +197,6 @@ def test_a_loss_that_is_no_number_is_the_users_error(loss):
         pytest.raises(ParametersError, match="a loss must be one number or None"),
     ):
         adapter.update_send(loss)
-
-
-def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):
-    one = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    two = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
-    with Pair(one, two, log_level="info") as pair:
-        eventually(lambda: refuses(pair.one, pair.two, "other_model"))
-        for _ in range(5):
-            refuses(pair.one, pair.two, "other_model")
-    messages = [record.getMessage() for record in caplog.records]
-    told = [m for m in messages if m.startswith("w1: peer w2 has a different model")]
-    assert len(told) == 1  # once, not at every round
-    assert "'1.weight' float32[2, 3], there '1.weight' float32[5, 3]" in told[0]
 
 
 def test_nothing_to_gossip_is_the_users_error_and_leaves_nothing_open():

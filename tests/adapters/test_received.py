@@ -8,10 +8,7 @@ from support.members import gossip, in_lockstep, members, vector
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of, serving
 
-from dpwa.adapters.optimizer import GossipOptimizer
-from dpwa.node.assembly import (
-    WARM_UP,
-)
+from dpwa.node.assembly import WARM_UP
 from dpwa.policy.clipping import MIN_DISTANCES
 from dpwa.wire.messages import Fetch
 
@@ -162,22 +159,3 @@ def test_one_call_a_step_gossips_like_two(algorithm):
             return (nodes[0].x - nodes[1].x).abs().max() < 1e-3
 
         eventually(have_come)
-
-
-def test_the_optimizer_that_gossips_takes_any_algorithm():
-    config = config_of(2, algorithm="symmetric")
-    with members(config, [1.0, 3.0]) as nodes:
-        optimizers = [
-            GossipOptimizer(torch.optim.SGD(m.net.parameters(), lr=0.0), m.adapter) for m in nodes
-        ]
-        by_name = dict(zip(("w1", "w2"), optimizers, strict=True))
-
-        def step(member):
-            optimizer = by_name[member.name]
-            optimizer.zero_grad()
-            member.net(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
-            optimizer.step()
-
-        eventually(
-            lambda: in_lockstep(nodes, 2, step) or (nodes[0].x - nodes[1].x).abs().max() < 1e-3
-        )

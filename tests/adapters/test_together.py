@@ -179,28 +179,6 @@ def test_all_begin_with_the_parameters_of_the_first():
         assert torch.equal(first.net.state_dict()["0.weight"], began["0.weight"])
 
 
-def train_until(stop, pause_s=0.01):
-    def train(node):
-        while not stop.is_set():
-            node.step(pause_s)
-
-    return train
-
-
-def test_who_comes_late_gets_all_that_the_others_have():
-    stop = threading.Event()
-    with nodes_of(3, there=2) as nodes:
-        running = [nodes.begin(index, train_until(stop)) for index in range(2)]
-        eventually(lambda: nodes.nodes[0].gossip.updates > 20)
-        late = nodes.start(2, seed=9)
-        running.append(nodes.begin(2, train_until(stop)))
-        eventually(lambda: late.pace == ("w1", "w2", "w3"))
-        assert late.gossip.updates > 20
-        eventually(lambda: nodes.nodes[0].pace == ("w1", "w2", "w3"))
-        stop.set()
-        [future.result(60) for future in running]
-
-
 @pytest.mark.parametrize("loop", ["two calls", "step"])
 def test_a_late_node_with_an_iterate_of_its_own_has_the_bits_of_the_others(loop):
     """It is switched as often as that of the others, because each switch rounds."""

@@ -1,6 +1,5 @@
 """Loops as people write them, with real nodes: each node learns what only the other one sees."""
 
-import copy
 import math
 from contextlib import ExitStack, contextmanager
 
@@ -115,6 +114,14 @@ def compiled(backend):
     return loop
 
 
+def averaging(node):
+    """Keep a copy of means beside the module, for evaluation."""
+    averaged = AveragedModel(node.net, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    for _ in plain(node):
+        averaged.update_parameters(node.net)
+        yield
+
+
 def scheduled_by_the_loss(node):
     scheduler = ReduceLROnPlateau(node.optimizer, patience=3, factor=0.9)
     for _ in plain(node):
@@ -127,6 +134,8 @@ LOOPS = {
     "accumulation": accumulating,
     "bf16 autocast": in_bfloat16,
     "GradScaler": scaled,
+    "clipping": clipped,
+    "averaged copy": averaging,
     "ReduceLROnPlateau": scheduled_by_the_loss,
     "compiled": compiled("aot_eager"),
 }
@@ -178,59 +187,3 @@ def test_what_is_compiled_is_compiled_once_and_sees_what_was_merged():
             for node in nodes:
                 assert node.follower.merges > 5
                 assert torch.equal(node.model(POWERS), node.net(POWERS))
-
-
-def test_gradients_are_as_clipping_has_left_them():
-    with two_nodes() as nodes:
-        for _ in zip(range(10), *map(clipped, nodes), strict=False):
-            for node in nodes:
-                norm = torch.nn.utils.get_total_norm([p.grad for p in node.net.parameters()])
-                assert norm < 0.5 + 1e-5
-        assert nodes[0].follower.merges > 5
-        kept = []
-        hook = nodes[0].optimizer.register_step_pre_hook(
-            lambda *_: kept.extend(p.grad.clone() for p in nodes[0].net.parameters())
-        )
-        nodes[0].step()
-        hook.remove()
-        for before, parameter in zip(kept, nodes[0].net.parameters(), strict=True):
-            assert torch.equal(before, parameter.grad)
-
-
-def test_an_averaged_copy_follows_what_was_merged_and_is_not_merged_itself():
-    with two_nodes() as nodes:
-        node, copies = nodes[0], []
-        averaged = AveragedModel(node.net, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-        for _ in zip(range(10), *map(plain, nodes), strict=False):
-            before = [p.detach().clone() for p in averaged.module.parameters()]
-            averaged.update_parameters(node.net)
-            copies.append(before)
-            expected = [
-                (old + new.detach()) / 2 if len(copies) > 1 else new.detach()
-                for old, new in zip(before, node.net.parameters(), strict=True)
-            ]
-            torch.testing.assert_close(list(averaged.module.parameters()), expected)
-        assert node.follower.merges > 5
-
-
-def test_a_training_goes_on_from_the_states_that_it_has_saved(tmp_path):
-    settings = {"checkpoint": {"dir": str(tmp_path), "every_steps": 20}}
-    with two_nodes(**settings) as nodes:
-        train(nodes, steps=20)
-        saved = [copy.deepcopy((n.net.state_dict(), n.optimizer.state_dict())) for n in nodes]
-        clocks = [node.gossip.clock for node in nodes]
-    torch.save(saved, tmp_path / "saved.pt")
-
-    saved = torch.load(tmp_path / "saved.pt")
-    with two_nodes(**settings) as nodes:
-        for node, (net, optimizer), clock in zip(nodes, saved, clocks, strict=True):
-            node.net.load_state_dict(net)
-            node.optimizer.load_state_dict(optimizer)
-            assert node.gossip.clock == clock
-            assert node.gossip.updates == 20
-        assert max(train(nodes, steps=STEPS - 20)) < 0.02
-        for node in nodes:
-            assert node.gossip.updates == STEPS
-            assert node.gossip.clock > max(clocks)
-            steps = {float(state["step"]) for state in node.optimizer.state.values()}
-            assert steps == {float(STEPS)}  # of Adam: it went on, too
