@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 import torch
 from support.nodes import at_once, config_of
 
 from dpwa import DpwaConnection
-from dpwa.algorithms import EASGD, AllReduceSGD
-from dpwa.policy.elastic import elastic_round
+from dpwa.algorithms import AllReduceSGD
 
 NAMES = ("w1", "w2", "w3")
 
@@ -50,26 +48,6 @@ def test_epochs_are_uneven_and_parameters_equal_after_each(transport):
     assert counts == {"w1": [2, 2], "w2": [2], "w3": [2, 2, 1, 2]}
     copies = {tuple(n for n in seen if isinstance(n, bytes)) for seen in outcomes.values()}
     assert len(copies) == 1
-
-
-def test_elastic_rounds_are_those_of_the_formula():
-    starts = np.random.default_rng(5).normal(size=(3, 4))
-
-    def task(connection):
-        ea, x = EASGD(connection), starts[connection.rank].copy()
-        for _ in range(5):
-            ea.average_parameters([x])
-        center = np.zeros(4)
-        ea.copy_center([center])
-        return x, center
-
-    outcomes = together(config_of(3), task)
-    xs, center = starts, starts[0]
-    for _ in range(5):
-        xs, center = elastic_round(xs, center, 0.3)
-    for x, name in zip(xs, NAMES, strict=True):
-        assert outcomes[name][0] == pytest.approx(x, abs=1e-13)
-        assert outcomes[name][1] == pytest.approx(center, abs=1e-13)
 
 
 @pytest.mark.slow
@@ -114,38 +92,3 @@ def test_a_restarted_node_gets_the_optimizer_and_the_epoch_as_the_page_shows():
 
     one, two = together(config, task, ("w1", "w2")).values()
     assert one == two
-
-
-def test_a_node_that_leaves_in_an_epoch_and_comes_again_gets_the_others_parameters():
-    config = config_of(3)
-    is_gone, is_back = threading.Event(), threading.Event()
-
-    def leaves(connection):
-        sgd, x = AllReduceSGD(connection), np.zeros(2)
-        sgd.synchronize_parameters(x)
-        sgd.sum_gradients(np.zeros(2))
-        connection.close()
-        is_gone.set()
-        with DpwaConnection("w3", config) as again:
-            is_back.set()
-            x, sgd = np.full(2, -1.0), AllReduceSGD(again)
-            sgd.synchronize_parameters(x)
-            return sgd.sum_gradients(np.zeros(2)), float(x[0])
-
-    def task(connection):
-        if connection.name == "w3":
-            return leaves(connection)
-        sgd, x, counts = AllReduceSGD(connection), np.zeros(2), []
-        sgd.synchronize_parameters(x)
-        counts.append(sgd.sum_gradients(np.zeros(2)))
-        assert is_gone.wait(60)
-        counts.append(sgd.sum_gradients(np.zeros(2)))
-        x += 1.0
-        assert is_back.wait(60)
-        while counts[-1] != 3:  # until it is let in, and has synchronized
-            sgd.synchronize_parameters(x)
-            counts.append(sgd.sum_gradients(np.zeros(2)))
-        assert counts[:2] == [3, 2]
-        return counts[-1], float(x[0])
-
-    assert set(together(config, task).values()) == {(3, 1.0)}

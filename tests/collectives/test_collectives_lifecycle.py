@@ -391,6 +391,3 @@ def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_o
         assert nodes.each(call) == {"w1": 2, "w2": None}
         assert (value == 2.0).all()
         assert nodes.each(lambda node: node.all_reduce(1)[1]) == {"w1": 2, "w2": 2}
-
-
-# Being cut off

@@ -84,15 +84,6 @@ def test_a_newcomer_whose_address_is_dead_waits_and_joins_when_it_is_back(caplog
     )
 
 
-def test_a_process_whose_address_is_dead_waits_and_joins_when_it_is_back():
-    place = address()
-    with cluster() as nodes, process("b", join=[place]) as child:
-        assert "b: not admitted yet" in child.stderr.readline()
-        a = nodes.add("a", listen=place)
-        assert child.stdout.readline().startswith("tcp://")
-        eventually(lambda: a.peers == ("b",), 30.0)
-
-
 GIVES_UP = """
 import json, sys
 from dpwa.connection import DpwaConnection

@@ -1,68 +1,14 @@
-"""Nodes that run different algorithms: refused on first contact, which both logs say."""
+"""What a node refuses of one that runs another algorithm."""
 
 import pytest
-from support.members import Member, in_lockstep, members
-from support.nodes import config_of, eventually, status_of
+from support.members import members
+from support.nodes import config_of
 from support.partners import partner_of
 
 from dpwa import DpwaConnection
 from dpwa.errors import UserError
 from dpwa.wire.messages import Refused
 from dpwa.wire.transaction_messages import DecisionAck
-
-EAGER = {
-    "symmetric": {},
-    "push_sum": {"push_sum": {"probability": 1.0}},
-    "gossip": {},
-    "lsgd": {"lsgd": {"local_period": 1, "global_period": 1}, "loss_window": 1},
-    "noloco": {"noloco": {"period": 1}},
-    "local": {"local": {"period": 1}},
-    "elastic": {"elastic": {"period": 1}},
-}
-PAIRS = [
-    ("gossip", "symmetric"),
-    ("gossip", "push_sum"),
-    ("symmetric", "push_sum"),
-    ("noloco", "local"),
-    ("elastic", "gossip"),
-    ("gossip", "lsgd"),
-]
-
-
-def of_another(member):
-    return status_of(member.adapter.connection, _other(member))["health"] == "other_settings"
-
-
-def _other(member):
-    return "w2" if member.name == "w1" else "w1"
-
-
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("algorithms", PAIRS, ids="-".join)
-def test_nodes_of_different_algorithms_refuse_each_other(algorithms, transport, caplog):
-    config = config_of(2, transport=transport, timeout_ms=1500)
-    nodes = []
-    try:
-        for name, algorithm, value in zip(("w1", "w2"), algorithms, (1.0, 2.0), strict=True):
-            settings = {**config, "algorithm": algorithm, **EAGER[algorithm]}
-            nodes.append(Member(name, settings, value))
-
-        def have_met():
-            in_lockstep(nodes, 2, lambda member: member.round(float(member.name[1:])))
-            return all(map(of_another, nodes))
-
-        eventually(have_met)
-        assert [member.x[0].item() for member in nodes] == [1.0, 2.0]
-        for member in nodes:
-            assert member.node.report()["merges"] == 0
-            told = f"{member.name}: peer"
-            own = [r for r in caplog.messages if r.startswith(told) and "W007" in r]
-            here, there = algorithms if member.name == "w1" else algorithms[::-1]
-            assert len(own) == 1, own
-            assert f"is not merged: algorithm is {here} here, {there} there" in own[0]
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 def test_a_proposal_of_other_terms_is_refused():

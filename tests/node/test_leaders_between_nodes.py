@@ -8,7 +8,6 @@ from support.inside import context_of, threads_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
-from support.times import at_most
 
 from dpwa.wire.messages import Goodbye, NewsMessage, pack
 
@@ -93,25 +92,6 @@ def test_a_loss_of_the_users_own_decides_in_place_of_the_training_loss():
         assert [news_of(m)["running_loss"] for m in nodes] == [0.25, 0.25]
 
 
-def test_a_leader_that_is_overtaken_is_followed_no_more():
-    with members(following(3), range(3)) as nodes:
-        losses = {"w1": 0.1, "w2": 0.5, "w3": 0.9}
-        until_all_know(nodes, losses, [("w1", "w1")] * 3)
-        losses["w3"] = 0.01
-        until_all_know(nodes, losses, [("w3", "w3")] * 3)
-
-
-def test_a_leader_that_is_silent_is_replaced():
-    silence_s = 0.6
-    config = following(3, leader_silence_s=silence_s, timeout_ms=100)
-    losses = {"w1": 0.1, "w2": 0.2, "w3": 0.3}
-    with members(config, range(3)) as nodes:
-        until_all_know(nodes, losses, [("w1", "w1")] * 3)
-        start = time.monotonic()
-        until_all_know(nodes[1:], losses, [("w2", "w2")] * 2)
-        assert time.monotonic() - start < at_most(3 * silence_s)
-
-
 def test_a_leader_that_says_goodbye_leads_no_more_at_once():
     config = following(3, leader_silence_s=1000.0)
     losses = {"w1": 0.1, "w2": 0.2, "w3": 0.3}
@@ -121,14 +101,6 @@ def test_a_leader_that_says_goodbye_leads_no_more_at_once():
         eventually(lambda: all(map(threads_of(nodes[0].node).tx.reaches, ("w2", "w3"))))
         nodes[0].adapter.close()
         until_all_know(nodes[1:], losses, [("w2", "w2")] * 2)
-
-
-def test_a_leader_that_is_removed_from_view_leads_no_more():
-    config = following(2, leader_silence_s=1000.0)
-    with members(config, [1.0, 2.0]) as nodes:
-        until_all_know(nodes, {"w1": 0.1, "w2": 0.2}, [("w1", "w1")] * 2)
-        nodes[1].node.remove_peer("w1")
-        assert nodes[1].adapter.leader == "w2"
 
 
 # A partner that is free to say what it likes
@@ -172,13 +144,6 @@ def test_news_of_oneself_is_not_believed(one):
     partner.ask(NewsMessage(request=1, news=(report("w1", loss=-9.0), report(loss=0.4))))
     assert news_of(member)["leader"] == "w2"
     assert news_of(member)["running_loss"] == 0.5
-
-
-def test_a_node_that_is_not_in_view_is_nobodys_peer(one):
-    member, partner = one
-    partner.ask(NewsMessage(request=1, news=(report("stranger", loss=-9.0),)))
-    assert member.adapter.leader in (None, "w1")
-    member.round(0.5)  # and is asked for nothing
 
 
 @pytest.mark.parametrize(

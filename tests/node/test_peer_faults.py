@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgpack
@@ -89,22 +89,26 @@ def port(config):
     return config["nodes"][1]["port"]
 
 
+@contextmanager
+def asking(config, rcvhwm=1000):
+    """A socket of a stranger, connected to the first node."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvhwm = 0, rcvhwm
+        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+        yield dealer
+
+
+def fingerprint_of(connection):
+    with context_of(connection.node).pool.newest() as snapshot:
+        return snapshot.layout.fingerprint
+
+
 def test_a_peer_that_is_down_costs_no_time(node):
     rounds_until(node, "unreachable")
     waits = [timed_round(node)[1] for _ in range(50)]
     assert max(waits) < 0.05
     assert status_of(node, "w2")["score"] == 1000  # nobody was there to be judged
     assert node.peers == ("w2",)  # never removed for good
-
-
-def test_a_peer_that_comes_back_is_fetched_from_again(config, node, port):
-    rounds_until(node, "unreachable")
-    for _ in range(2):
-        with DpwaConnection("w2", config) as peer:
-            peer.update_send(PARAMETERS + 1, 0.1)
-            parameters = eventually(lambda: (timed_round(node)[0] is not None) and [1])
-            assert parameters
-        eventually(lambda: timed_round(node)[0] is None)
 
 
 def test_a_peer_that_accepts_and_says_nothing_times_out(config, port):
@@ -163,6 +167,10 @@ def replies(request):
         "too many frames": ([[b"x"] * 50], "misbehaved"),
         "a status": ([[encode(Status(request=request)), b""]], "misbehaved"),
         "a broken layout": ([[encode(OtherModel(request=request)), b"\xc1"]], "misbehaved"),
+        "a flood of details": (
+            [[encode(OtherModel(request=request)), b"\x90" * 4_000_000]],
+            "misbehaved",
+        ),
         "not ready": ([[encode(NotReady(request=request))]], "not_ready"),
         "another request": ([[encode(NotReady(request=request + 1000))]], "timed_out"),
         "another version": (
@@ -184,9 +192,7 @@ def test_a_peer_that_answers_wrongly_is_counted_and_never_merged(node, port, kin
 
 
 def test_a_node_answers_another_protocol_version_with_its_own(node, config):
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+    with asking(config) as dealer:
         dealer.send(msgpack.packb({"v": 99, "type": "fetch", "request": 1}))
         assert dealer.poll(30_000)
         assert msgpack.unpackb(dealer.recv())["v"] == limits.PROTOCOL_VERSION
@@ -239,12 +245,10 @@ def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, tmp_path, ca
 
 
 def test_a_goodbye_from_a_stranger_is_ignored(node, config):
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+    with asking(config) as dealer:
         dealer.send(encode(Goodbye(request=0, name="nobody")))
         dealer.send(encode(AskStatus(request=1)))
         assert dealer.poll(30_000)
-        dealer.linger = 0
     assert status_of(node, "w2")["health"] == "unknown"
 
 
@@ -259,23 +263,16 @@ def test_a_round_finds_a_living_peer_when_others_are_down():
 def test_a_stopped_reader_does_not_hold_the_publisher(config):
     """A fetch that is never continued leases a slot only until its budget is over."""
     big = np.zeros(20 * limits.CHUNK_BYTES, np.uint8)
-    with DpwaConnection("w1", config) as node, zmq.Context() as context:
+    with DpwaConnection("w1", config) as node, ExitStack() as dealers:
         node.update_send(big)
-        with context_of(node.node).pool.newest() as snapshot:
-            fingerprint = snapshot.layout.fingerprint
-        dealers = []
+        fingerprint = fingerprint_of(node)
         for _ in range(8):
             node.update_send(big)
-            dealer = context.socket(zmq.DEALER)
-            dealer.linger = 0
-            dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+            dealer = dealers.enter_context(asking(config))
             dealer.send(encode(fetch_of(fingerprint)))
             assert dealer.poll(30_000)
-            dealers.append(dealer)
         before = node.node.version
         eventually(lambda: node.update_send(big) or node.node.version > before + 10)
-        for dealer in dealers:
-            dealer.close()
 
 
 def test_a_peer_whose_name_has_no_address_costs_no_time():
@@ -284,16 +281,6 @@ def test_a_peer_whose_name_has_no_address_costs_no_time():
     with DpwaConnection("w1", config) as node:
         rounds_until(node, "unreachable")
         assert max(timed_round(node)[1] for _ in range(10)) < at_most(0.05)
-
-
-def test_a_flood_of_details_does_not_hold_the_trainer(node, port):
-    def answer(frames):
-        message, _ = decode(frames)
-        if message.type == "fetch":
-            yield [encode(OtherModel(request=message.request)), b"\x90" * 4_000_000]
-
-    with imposter(port, answer):
-        rounds_until(node, "misbehaved")
 
 
 def test_a_flood_of_answers_that_nobody_asked_for_stops_neither_fetches_nor_deadlines():
@@ -323,21 +310,15 @@ def test_a_reader_that_does_not_read_is_given_up_and_costs_no_memory(config):
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
     big = np.zeros(100 * limits.CHUNK_BYTES, np.uint8)
-    with DpwaConnection("w1", config) as node, zmq.Context() as context:
+    with DpwaConnection("w1", config) as node, asking(config, rcvhwm=1) as dealer:
         node.update_send(big)
-        with context_of(node.node).pool.newest() as snapshot:
-            fingerprint = snapshot.layout.fingerprint
-        dealer = context.socket(zmq.DEALER)
-        dealer.linger = 0
-        dealer.rcvhwm = 1
-        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+        fingerprint = fingerprint_of(node)
         before = resident_mb()
         for request in range(1, 400):
             dealer.send(encode(fetch_of(fingerprint, request=request, credit=16)))
         eventually(lambda: node.node.report()["bytes_sent"] > 0)
         time.sleep(1.0)
         assert resident_mb() - before < 100  # without a limit it would be many times that
-        dealer.close()
 
 
 def test_when_readers_hold_every_slot_this_node_still_fetches(config):
@@ -378,16 +359,11 @@ def test_a_thousand_nested_values_are_ignored_quietly(node, config, caplog):
     value = 1
     for _ in range(900):
         value = [value]
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
-        for key in ("v", "type", "request"):
-            dealer.send(
-                msgpack.packb(
-                    {"v": limits.PROTOCOL_VERSION, "type": "fetch", "request": 1, key: value}
-                )
-            )
+    whole = {"v": limits.PROTOCOL_VERSION, "type": "fetch", "request": 1}
+    with asking(config) as dealer:
+        for key in whole:
+            dealer.send(msgpack.packb({**whole, key: value}))
         eventually(lambda: node.node.report()["bad_messages"] == 3)
-        dealer.linger = 0
     assert not caplog.messages
 
 
@@ -431,20 +407,6 @@ def test_a_forgotten_node_is_closed_when_it_is_collected(config):
     gc.collect()
     with DpwaConnection("w1", config):  # its port is free again
         pass
-
-
-@contextmanager
-def asking(config):
-    """A socket of a stranger, connected to the first node."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
-        yield dealer
-
-
-def fingerprint_of(connection):
-    with context_of(connection.node).pool.newest() as snapshot:
-        return snapshot.layout.fingerprint
 
 
 def test_a_codec_that_cannot_be_made_costs_no_slot(node, config, monkeypatch):

@@ -376,13 +376,18 @@ def given(partner, transaction=SMALLEST, **fields):
 
 def taken(member, partner, value, units):
     """Let the node take a share of the partner."""
+    share_of(member, partner, value, units)
+    return waited(member)
+
+
+def share_of(member, partner, value, units=UNIT):
+    """Let the node take a share of the partner, and leave it to be merged."""
     proposal = asked(member, partner)
     partner.agree(proposal, units=units)
     partner.serve(partner.heard(Fetch), value)
     decided = partner.heard(TransactionDecision)
     assert decided.commit
     partner.note(decided)
-    return waited(member)
 
 
 def test_a_share_that_comes_back_after_a_merge_brings_its_parameters_along():
@@ -464,10 +469,7 @@ def test_what_was_agreed_on_another_model_is_left(is_committed):
 def test_mass_stays_when_the_model_changes():
     config = config_of(2, algorithm="push_sum", transport="tcp", push_sum={"probability": 1.0})
     with members(config, [1.0], make=two_layers) as [member], partner_of(member) as partner:
-        proposal = asked(member, partner)
-        partner.agree(proposal, units=UNIT)
-        partner.serve(partner.heard(Fetch), 3.0)
-        partner.note(partner.heard(TransactionDecision))
+        share_of(member, partner, 3.0)
         freeze(member.net)
         assert member.adapter.update_wait() is None
         assert (member.x == 1.0).all()
@@ -683,15 +685,6 @@ def test_a_share_that_comes_back_is_merged_with_parameters_that_are_there(monkey
         torch.testing.assert_close(member.x, vector_of(5.0))  # 5 into 5
 
 
-def share_of(member, partner, value):
-    """Let the node take one unit of weight, and leave it to be merged."""
-    member.adapter.update_send()
-    proposal = partner.heard(Propose)
-    partner.agree(proposal, units=UNIT)
-    partner.serve(partner.heard(Fetch), value)
-    partner.note(partner.heard(TransactionDecision))
-
-
 def test_an_interrupt_in_a_merge_leaves_what_else_was_agreed_on_for_later(monkeypatch):
     with pair("push_sum") as (member, partner):
         share_of(member, partner, 4.0)
@@ -711,13 +704,11 @@ def test_an_interrupt_in_a_merge_leaves_what_else_was_agreed_on_for_later(monkey
 
 
 def test_all_strangers_together_get_no_more_shares_than_one_peer():
-    silent = {"algorithm": "push_sum", "push_sum": {"probability": 0.0}}
-    config = config_of(2, transport="tcp", timeout_ms=1500, **silent)
-    with members(config, [1.0]) as [member], partner_of(member) as partner:
+    with pair("push_sum", asks=False, timeout_ms=1500) as (member, partner):
         member.adapter.update_send()
         for i in range(60):
             partner.ask(partner.proposal(bytes([i] * 8), name=f"x{i}"))
-        assert member.node.report()["transactions"]["units"] == UNIT // 2**4  # as if they were one
+        assert transactions_of(member)["units"] == UNIT // 2**4  # as if they were one
 
 
 def newest(member):

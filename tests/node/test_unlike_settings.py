@@ -136,11 +136,47 @@ def test_a_long_list_of_nodes_is_told_by_its_beginning_and_a_digest():
     assert max(map(len, texts)) < 250
 
 
-PAIRS = {
-    "noloco": ({"period": 1, "beta": 0.7}, {"period": 1, "beta": 0.6}),
+EAGER = {  # algorithms, and options with which they ask in every round
+    "symmetric": {},
+    "push_sum": {"probability": 1.0},
+    "gossip": {},
+    "lsgd": {"local_period": 1, "global_period": 1},
+    "noloco": {"period": 1},
+    "local": {"period": 1},
+    "elastic": {"period": 1},
+}
+OPTIONS = {
+    "noloco": ({"beta": 0.7}, {"beta": 0.6}),
     "push_sum": ({"probability": 1.0}, {"probability": 0.9}),
-    "lsgd": ({"local_period": 1, "global_period": 1}, {"local_period": 1, "global_period": 2}),
-    "elastic": ({"period": 1, "beta": 0.5}, {"period": 1, "beta": 0.25}),
+    "lsgd": ({"global_period": 1}, {"global_period": 2}),
+    "elastic": ({"beta": 0.5}, {"beta": 0.25}),
+}
+ALGORITHMS = [
+    ("gossip", "symmetric"),
+    ("gossip", "push_sum"),
+    ("symmetric", "push_sum"),
+    ("noloco", "local"),
+    ("elastic", "gossip"),
+    ("gossip", "lsgd"),
+]
+
+
+def eager(algorithm, **options):
+    """Settings of a node that asks in every round, as far as its algorithm has it ask."""
+    options = {**EAGER[algorithm], **options}
+    return {"algorithm": algorithm, "loss_window": 1} | ({algorithm: options} if options else {})
+
+
+# Settings of both nodes, and what is said of them on w1 and on w2.
+PAIRS = {name: [eager(name, **o) for o in two] + [f"{name}."] * 2 for name, two in OPTIONS.items()}
+PAIRS |= {
+    f"{one}-{two}": [
+        eager(one),
+        eager(two),
+        f"algorithm is {one} here, {two} there",
+        f"algorithm is {two} here, {one} there",
+    ]
+    for one, two in ALGORITHMS
 }
 
 
@@ -158,16 +194,17 @@ def play(settings, rounds=6):
         return [n.x[0].item() for n in nodes], [report["merges"] for report in reports], healths
 
 
-@pytest.mark.parametrize("algorithm", PAIRS)
+@pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_nodes_whose_options_of_the_algorithm_differ_are_not_merged(algorithm, transport, caplog):
-    config = config_of(2, algorithm=algorithm, transport=transport, timeout_ms=1500)
-    found = play([{**config, algorithm: options} for options in PAIRS[algorithm]])
+def test_nodes_of_other_algorithms_or_options_of_them_are_not_merged(kind, transport, caplog):
+    config = config_of(2, transport=transport, timeout_ms=1500)
+    *settings, on_w1, on_w2 = PAIRS[kind]
+    found = play([{**config, **each} for each in settings])
     assert found == ([1.0, 2.0], [0, 0], [["other_settings"], ["other_settings"]])
-    for name in ("w1", "w2"):
+    for name, said in (("w1", on_w1), ("w2", on_w2)):
         told = [r for r in caplog.messages if r.startswith(f"{name}: peer") and "W007" in r]
         assert len(told) == 1, told
-        assert f"has different settings and is not merged: {algorithm}." in told[0]
+        assert f"has different settings and is not merged: {said}" in told[0]
 
 
 def test_the_others_go_on_without_the_one_that_differs():
