@@ -56,10 +56,14 @@ def test_interpolation_scales_a_step_taken_meanwhile_and_a_delta_keeps_it(f, del
         assert swarm.x.mean() == pytest.approx(rounds * kept, abs=1e-13)
 
 
-def test_the_fetch_probability_is_how_often_a_node_asks():
+@pytest.mark.parametrize("name", ["gossip", "push_sum"])
+def test_the_probability_is_how_often_a_node_asks(name):
     print(f"seed {SEED}")
     p, nodes, rounds = 0.3, 10, 400
-    swarm = Swarm("gossip", starts(nodes, SEED), SwarmSettings(SEED, fetch_probability=p))
+    settings = SwarmSettings(SEED, fetch_probability=p if name == "gossip" else 1.0)
+    swarm = Swarm(
+        name, starts(nodes, SEED), settings, **({} if name == "gossip" else {"probability": p})
+    )
     for _ in range(rounds):
         swarm.round()
     asked = sum(len(worker.asked) for worker in swarm.workers)

@@ -77,12 +77,3 @@ def test_local_steps_count_by_the_weight_of_who_takes_them():
         swarm.round(train)
         gained = sum(worker.mass.weight * taken[worker.name] for worker in swarm.workers)
         assert weighted_sum(swarm) - before == pytest.approx(np.array([gained]), abs=1e-11)
-
-
-def test_a_node_asks_as_often_as_its_probability_says():
-    print(f"seed {SEED}")
-    swarm = swarm_on(uneven_graph(), "push_sum", SEED, probability=0.4)
-    for _ in range(ROUNDS):
-        swarm.round()
-    asked, chances = sum(len(worker.asked) for worker in swarm.workers), NODES * ROUNDS
-    assert asked == pytest.approx(0.4 * chances, abs=5 * np.sqrt(chances * 0.4 * 0.6))

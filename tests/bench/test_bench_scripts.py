@@ -32,6 +32,13 @@ def run(name, *arguments):
     )
 
 
+def result_of(name, *arguments):
+    """Run a script, and return what it tells."""
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def test_all_scripts_are_here():
     assert len(NAMES) == 20
 
@@ -83,9 +90,8 @@ def test_one_run_tells_every_figure_and_ratio(name, options, figures, ratios):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["layers", "gpt", "mlp", "tensors"])
 def test_averaged_gradients_are_compared_with_those_of_ddp(model):
-    done = run("gradients.py", "--model", model, "--size-mb", "1", "--repetitions", "2")
-    assert done.returncode == 0, done.stderr
-    medians = json.loads(done.stdout)["medians_ms"]
+    told = result_of("gradients.py", "--model", model, "--size-mb", "1", "--repetitions", "2")
+    medians = told["medians_ms"]
     assert {*medians} == {"alone", "ddp", "together"}
     assert min(medians.values()) > 0
 
@@ -176,9 +182,7 @@ def test_a_process_that_is_killed_ends_the_benchmark_with_a_message():
 @pytest.mark.slow
 def test_memory_is_told_in_sizes_of_the_model():
     arguments = ("--size-mb", "4", "--rounds", "3", "--transports", "tcp", "--slots", "2")
-    done = run("memory.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
+    (row,) = result_of("memory.py", *arguments)
     assert (row["transport"], row["slots"]) == ("tcp", 2)
     assert row["peak_rss"] >= COUNTED * row["rss"] >= row["pss"] > 1
 
@@ -186,9 +190,7 @@ def test_memory_is_told_in_sizes_of_the_model():
 @pytest.mark.slow
 def test_memory_of_an_all_reduce_is_told_in_sizes_of_the_value():
     arguments = ("--size-mb", "4", "--transports", "tcp", "--processes", "2")
-    done = run("collectives_memory.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
+    (row,) = result_of("collectives_memory.py", *arguments)
     assert (row["transport"], row["processes"]) == ("tcp", 2)
     assert row["peak_rss"] >= COUNTED * row["rss"] >= row["pss"] > 0.5
     assert row["peak_pss"] > 0.5
@@ -196,17 +198,15 @@ def test_memory_of_an_all_reduce_is_told_in_sizes_of_the_value():
 
 @pytest.mark.slow
 def test_sharded_models_are_compared_with_whole_ones():
-    done = run("sharded.py", "--mb", "0.1", "--repetitions", "3")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ratio"] > 0
+    told = result_of("sharded.py", "--mb", "0.1", "--repetitions", "3")
+    assert told["ratio"] > 0
 
 
 @pytest.mark.slow
 def test_many_tensors_are_compared_with_one():
     arguments = ("--tensors", "20", "--tensor-kb", "1", "--repetitions", "3")
-    done = run("many_tensors.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)["ratios"]) == {"overlapped", "round"}
+    told = result_of("many_tensors.py", *arguments)
+    assert set(told["ratios"]) == {"overlapped", "round"}
 
 
 @pytest.mark.slow
@@ -228,17 +228,14 @@ def test_indices_are_handed_out():
 
 @pytest.mark.slow
 def test_training_steps_are_compared():
-    done = run("training_step.py", "--models", "cnn", "--blocks", "2", "--steps", "3")
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)["cnn"]) == {"gossip_ms", "alone_ms"}
+    told = result_of("training_step.py", "--models", "cnn", "--blocks", "2", "--steps", "3")
+    assert set(told["cnn"]) == {"gossip_ms", "alone_ms"}
 
 
 @pytest.mark.slow
 def test_the_page_of_a_dashboard_beside_64_nodes_stays_quick():
     pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
-    done = run("dashboard.py", "--minutes", "0.5")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = result_of("dashboard.py", "--minutes", "0.5")
     assert found["summary"].startswith("64 nodes")
     assert found["longest_task_ms"] < 1000 * at_most(0.2)
     assert found["frames"] > 100
@@ -250,9 +247,7 @@ def test_the_page_of_a_dashboard_beside_64_nodes_stays_quick():
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
 def test_a_thin_link_limits_every_codec_and_is_removed():
-    done = run("thin_link.py", "--size-mb", "1", "--repetitions", "2")
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)["figures"]
+    figures = result_of("thin_link.py", "--size-mb", "1", "--repetitions", "2")["figures"]
     at_100_mbit_ms = 80  # less what may burst
     assert figures["tcp_one_way"]["min_ms"] > 0.8 * at_100_mbit_ms
     assert_no_namespace_is_left()
@@ -262,9 +257,7 @@ def test_a_thin_link_limits_every_codec_and_is_removed():
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
 def test_collectives_run_between_namespaces_that_are_removed():
     arguments = ("--sizes-mb", "0.1", "--processes", "2", "4", "--repetitions", "2")
-    done = run("collectives_between_namespaces.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
+    results = result_of("collectives_between_namespaces.py", *arguments)
     assert [result["processes"] for result in results] == [2, 4]
     assert all("gloo_barrier / tcp_barrier" in result["ratios"] for result in results)
     assert_no_namespace_is_left()

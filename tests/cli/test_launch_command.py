@@ -394,28 +394,6 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["-n", "2", "no-such-command"],
-            "cannot run 'no-such-command': there is no such command [DPWA-E060]\n",
-        ),
-        (["-c", "missing.yaml", "true"], "missing.yaml"),
-        (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
-        (["-n", "0", "true"], "Invalid value for '-n' / '--nodes': "),
-        (["-n", "2"], "Missing argument"),
-        (["-n", "1", "--cpus", "pin", "true"], "--cpus was removed. Use `os.sched_setaffinity(0, "),
-    ],
-)
-def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
-    done = launch(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path) -> None:
     file = tmp_path / "others.yaml"
     file.write_text("join: ['tcp://127.0.0.1:7000']\n")

@@ -96,6 +96,15 @@ def test_the_last_failure_says_how_often_the_node_was_started_again():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["-n", "2", "no-such-command"],
+            "cannot run 'no-such-command': there is no such command [DPWA-E060]\n",
+        ),
+        (["-c", "missing.yaml", "true"], "missing.yaml"),
+        (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
+        (["-n", "0", "true"], "Invalid value for '-n' / '--nodes': "),
+        (["-n", "2"], "Missing argument"),
+        (["-n", "1", "--cpus", "pin", "true"], "--cpus was removed. Use `os.sched_setaffinity(0, "),
         (["--engine", "ray", "true"], "--engine ray needs a number of nodes (-n N)"),
         (["--engine", "ray", "-n", "1", "-c", "x", "true"], "-c needs --engine local"),
         (["--engine", "ray", "-n", "1", "--resources", "CPU", "true"], "(got CPU)"),

@@ -22,44 +22,50 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
     return [problem.removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
-@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+EXACT, WHOLE = ("symmetric", "push_sum"), ("lsgd", "noloco", "local", "elastic")
+WRONG = [  # algorithms, and what is wrong with each of them
+    (EXACT, "codec: fp16", "3:8: codec: expected none, because algorithm: {} must keep its sums "
+     "exact (got fp16)"),
+    (EXACT, "codec: int8", "3:8: codec: expected none, because algorithm: {} must keep its sums "
+     "exact (got int8)"),
+    (EXACT, "links: [{between: [w1, w2], codec: int8}]",
+     "3:36: links[0].codec: expected none, because algorithm: {} must keep its sums exact "
+     "(got int8)"),
+    (EXACT, "robust: clip", "3:9: robust: expected none, because algorithm: {} must keep its sums "
+     "exact (got clip)"),
+    (EXACT, "fraction: 0.5", "3:11: fraction: expected 1, because algorithm: {} needs whole "
+     "snapshots (got 0.5)"),
+    (EXACT, "interpolation: clock", "3:16: interpolation: expected constant, because rules have no "
+     "effect with algorithm: {} (got clock)"),
+    (WHOLE, "fraction: .25", "3:11: fraction: expected 1, because algorithm: {} needs whole "
+     "snapshots (got 0.25)"),
+    (WHOLE, "fraction: .25\nrobust: clip", "3:11: fraction: expected 1, because algorithm: {} "
+     "needs whole snapshots (got 0.25)"),
+    (WHOLE, "interpolation: leader", "3:16: interpolation: expected constant, because rules have "
+     "no effect with algorithm: {} (got leader)"),
+    ((*WHOLE, "together"), "quarantine_s: 2.5", "3:15: quarantine_s: expected 0, because the loss "
+     "cannot identify a bad peer with algorithm: {} (got 2.5)"),
+    (["together"], "robust: clip", "3:9: robust: expected none, because gradients are not clipped "
+     "with algorithm: {} (got clip)"),
+    (["together"], "lr_spread: linear", "3:12: lr_spread: expected none, because all nodes take "
+     "equal steps with algorithm: {} (got linear)"),
+    (["together"], "fraction: 0.4", "3:11: fraction: expected 1, because algorithm: {} needs whole "
+     "snapshots (got 0.4)"),
+    (["gossip"], "state_dir: kept", "3:12: state_dir: expected `join` to be set, too (got kept)"),
+    (["gossip"], "robust: clip\nfraction: 0.5", "4:11: fraction: expected 1, because robust: clip "
+     "needs whole snapshots (got 0.5)"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("codec: fp16", "3:8: codec: expected none, because algorithm: {} must keep its sums "
-         "exact (got fp16)"),
-        ("codec: int8", "3:8: codec: expected none, because algorithm: {} must keep its sums "
-         "exact (got int8)"),
-        ("links: [{between: [w1, w2], codec: int8}]",
-         "3:36: links[0].codec: expected none, because algorithm: {} must keep its sums exact "
-         "(got int8)"),
-        ("robust: clip", "3:9: robust: expected none, because algorithm: {} must keep its sums "
-         "exact "
-         "(got clip)"),
-        ("fraction: 0.5", "3:11: fraction: expected 1, because algorithm: {} needs whole snapshots "
-         "(got 0.5)"),
-        ("interpolation: clock", "3:16: interpolation: expected constant, because rules have no "
-         "effect "
-         "with algorithm: {} (got clock)"),
-    ],
-)  # fmt: skip
-def test_exact_sums_are_not_given_up(
-    algorithm: str, line: str, problem: str, tmp_path: Path
+    ("algorithm", "lines", "problem"),
+    [(name, lines, problem) for names, lines, problem in WRONG for name in names],
+)
+def test_what_does_not_fit_is_told_where_it_is_written_as_it_is_written(
+    algorithm: str, lines: str, problem: str, tmp_path: Path
 ) -> None:
-    found = problems_of(f"{NODES}algorithm: {algorithm}\n{line}\n", tmp_path)
+    found = problems_of(f"{NODES}algorithm: {algorithm}\n{lines}\n", tmp_path)
     assert found == [problem.format(algorithm)]
-
-
-def test_averaged_gradients_are_not_said_to_be_clipped(tmp_path: Path) -> None:
-    assert problems_of(f"{NODES}algorithm: together\nrobust: clip\n", tmp_path) == [
-        "3:9: robust: expected none, because gradients are not clipped with algorithm: "
-        "together (got clip)"
-    ]
-    assert problems_of(f"{NODES}algorithm: together\nlr_spread: linear\n", tmp_path) == [
-        "3:12: lr_spread: expected none, because all nodes take equal steps with algorithm: "
-        "together "
-        "(got linear)"
-    ]
 
 
 def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
@@ -69,56 +75,6 @@ def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
     assert problems_of(text, tmp_path) == [
         "3:30: nodes[1].codec: expected none, because algorithm: push_sum must keep its sums "
         "exact (got bf16)"
-    ]
-
-
-@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local", "elastic"])
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("fraction: .25", "3:11: fraction: expected 1, because algorithm: {} needs whole snapshots "
-         "(got 0.25)"),
-        ("fraction: .25\nrobust: clip", "3:11: fraction: expected 1, because algorithm: {} needs "
-         "whole "
-         "snapshots (got 0.25)"),
-        ("interpolation: leader", "3:16: interpolation: expected constant, because rules have no "
-         "effect "
-         "with algorithm: {} (got leader)"),
-    ],
-)  # fmt: skip
-def test_algorithms_that_need_whole_snapshots_or_decide_factors_say_so(
-    algorithm: str, line: str, problem: str, tmp_path: Path
-) -> None:
-    found = problems_of(f"{NODES}algorithm: {algorithm}\n{line}\n", tmp_path)
-    assert found == [problem.format(algorithm)]
-
-
-@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local", "elastic", "together"])
-def test_quarantine_is_refused_where_the_loss_tells_nothing_of_a_peer(
-    algorithm: str, tmp_path: Path
-) -> None:
-    assert problems_of(f"{NODES}algorithm: {algorithm}\nquarantine_s: 2.5\n", tmp_path) == [
-        "3:15: quarantine_s: expected 0, because the loss cannot identify a bad peer with "
-        "algorithm: "
-        f"{algorithm} (got 2.5)"
-    ]
-
-
-def test_a_fraction_has_no_effect_on_averaged_gradients_and_is_refused(tmp_path: Path) -> None:
-    assert problems_of(f"{NODES}algorithm: together\nfraction: 0.4\n", tmp_path) == [
-        "3:11: fraction: expected 1, because algorithm: together needs whole snapshots (got 0.4)"
-    ]
-
-
-def test_a_path_is_told_as_it_is_written(tmp_path: Path) -> None:
-    assert problems_of(f"{NODES}state_dir: kept\n", tmp_path) == [
-        "2:12: state_dir: expected `join` to be set, too (got kept)"
-    ]
-
-
-def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
-    assert problems_of(f"{NODES}robust: clip\nfraction: 0.5\n", tmp_path) == [
-        "3:11: fraction: expected 1, because robust: clip needs whole snapshots (got 0.5)"
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from support.members import Member, gossip, members, settle
+from support.members import Member, gossip, members, settle, sum_of
 from support.nodes import at_once, config_of, eventually, has_merged, status_of
 from support.open_cluster import cluster
 from support.ports import free_ports
@@ -83,9 +83,7 @@ def test_all_merge_while_each_has_few_connections(algorithm, monkeypatch):
             assert member.x.min() > 0.0
             assert member.x.max() < MANY - 1
         if algorithm != "gossip":
-            weights = [m.node.report()["transactions"].get("weight", 1.0) for m in nodes]
-            total = sum(w * member.x[0] for w, member in zip(weights, nodes, strict=True))
-            assert float(total) == pytest.approx(sum(range(MANY)))
+            assert float(sum_of(nodes)[0]) == pytest.approx(sum(range(MANY)))
 
 
 def test_a_peer_with_too_many_connections_is_left_by_those_who_do_not_need_theirs(monkeypatch):
@@ -287,9 +285,7 @@ def test_exchanges_go_on_though_half_of_many_names_are_not_there(algorithm, monk
     with members(config, range(MANY)) as nodes:
         gossip(nodes, 15)
         settle(nodes)
-        weights = [m.node.report()["transactions"].get("weight", 1.0) for m in nodes]
-        total = sum(w * member.x[0] for w, member in zip(weights, nodes, strict=True))
-        assert float(total) == pytest.approx(sum(range(MANY)))
+        assert float(sum_of(nodes)[0]) == pytest.approx(sum(range(MANY)))
         assert np.ptp([float(member.x[0]) for member in nodes]) < MANY - 1
 
 

@@ -2,13 +2,11 @@
 
 import secrets
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import zmq
-from support.inside import context_of
 from support.nodes import config_of, eventually, status_of
 from support.requests import fetch_of
 from support.times import SetClock, at_most
@@ -21,10 +19,9 @@ from dpwa.data.layout import Layout
 from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.serving.snapshot_service import SnapshotService
 from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, Upload
-from dpwa.transport.sockets import receive
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
-from dpwa.wire.messages import Cancel, Chunk, Credit, SnapshotHeader, decode, encode
+from dpwa.wire.messages import Cancel, Chunk, Credit, SnapshotHeader
 
 MB = 10**6
 LAYOUT = Layout.of_bytes()
@@ -227,71 +224,3 @@ def test_a_node_sends_no_faster_than_it_may_and_nearly_as_fast():
         assert peer["bandwidth_mbps"] < 120
         assert not peer["rests"]
         theirs.update_wait(0.1)
-
-
-class Stream:
-    """A connection that fetches without end."""
-
-    def __init__(self, socket, port, fingerprint, **fields):
-        self.socket = socket
-        self.socket.linger = 0
-        self.socket.rcvhwm = 64
-        self.socket.connect(f"tcp://127.0.0.1:{port}")
-        self._fingerprint, self._fields = fingerprint, fields
-        self._request = 0
-        self._left = 0
-        self.nbytes = 0
-
-    def fetch(self):
-        self._request += 1
-        fields = {"request": self._request, "credit": 6, **self._fields}
-        self.socket.send(encode(fetch_of(self._fingerprint, **fields)))
-
-    def read(self):
-        """Take what has come, allow as much again, and begin anew after the end."""
-        while (frames := receive(self.socket)) is not None:
-            message, payload = decode([frame.buffer for frame in frames])
-            if isinstance(message, SnapshotHeader):
-                self._left = message.nbytes
-            elif isinstance(message, Chunk) and message.request == self._request:
-                self._left -= len(payload)
-                self.nbytes += len(payload)
-                self.socket.send(encode(Credit(request=self._request, chunks=1)))
-            if self._left == 0:
-                self.fetch()
-
-
-@pytest.mark.slow
-def test_of_real_readers_two_honest_ones_have_their_share_beside_a_greedy_one():
-    config = config_with(200.0)
-    with DpwaConnection("w1", config) as node, ExitStack() as stack:
-        context = stack.enter_context(zmq.Context())
-        node.update_send(np.ones(16 * MB, np.uint8), 0.1)
-        with context_of(node.node).pool.newest() as snapshot:
-            fingerprint = snapshot.layout.fingerprint
-        port = config["nodes"][0]["port"]
-        greedy = {"name": "greedy", "credit": 16, "chunk_bytes": limits.CHUNK_BYTES}
-
-        def stream(**fields):
-            socket = stack.enter_context(context.socket(zmq.DEALER))
-            return Stream(socket, port, fingerprint, **fields)
-
-        streams = {
-            "greedy": [stream(**greedy) for _ in range(6)],
-            "a": [stream(name="a", chunk_bytes=limits.CHUNK_BYTES // 4)],
-            "b": [stream(name="b")],
-        }
-        every = [each for some in streams.values() for each in some]
-        for each in every:
-            each.fetch()
-        end = time.monotonic() + 2.0
-        while time.monotonic() < end:
-            for each in every:
-                each.read()
-            time.sleep(0.002)
-        got = {name: sum(each.nbytes for each in some) for name, some in streams.items()}
-        total = sum(got.values())
-        assert total == pytest.approx(2.0 * 25 * MB, rel=0.2)
-        # Each may have one claim more or less under way than another.
-        for nbytes in got.values():
-            assert nbytes == pytest.approx(total / 3, abs=4 * limits.CHUNK_BYTES)

@@ -8,6 +8,7 @@ from support.inside import context_of, threads_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
+from support.times import at_most
 
 from dpwa.wire.messages import Goodbye, NewsMessage, pack
 
@@ -90,6 +91,17 @@ def test_a_loss_of_the_users_own_decides_in_place_of_the_training_loss():
     with members(following(2), [1.0, 2.0], leader_loss=lambda: 0.25) as nodes:
         in_lockstep(nodes, 5, round_with({"w1": 0.1, "w2": 0.9}))
         assert [news_of(m)["running_loss"] for m in nodes] == [0.25, 0.25]
+
+
+def test_a_leader_that_is_silent_is_replaced():
+    silence_s = 0.6
+    config = following(3, leader_silence_s=silence_s, timeout_ms=100)
+    losses = {"w1": 0.1, "w2": 0.2, "w3": 0.3}
+    with members(config, range(3)) as nodes:
+        until_all_know(nodes, losses, [("w1", "w1")] * 3)
+        start = time.monotonic()
+        until_all_know(nodes[1:], losses, [("w2", "w2")] * 2)
+        assert time.monotonic() - start < at_most(3 * silence_s)
 
 
 def test_a_leader_that_says_goodbye_leads_no_more_at_once():

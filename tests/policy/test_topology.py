@@ -248,11 +248,6 @@ class TestSpectralGap:
         expected = np.abs(1 - factor + factor * np.cos(angles)).max()
         assert second_modulus(matrix("ring", nodes, factor)) == pytest.approx(expected, abs=1e-9)
 
-    @pytest.mark.parametrize("nodes", [3, 8, 16, 33])
-    def test_of_a_ring_at_one_half_is_the_known_formula(self, nodes):
-        expected = 1 - 0.5 + 0.5 * math.cos(2 * math.pi / nodes)
-        assert second_modulus(matrix("ring", nodes)) == pytest.approx(expected, abs=1e-12)
-
     @given(st.integers(2, 40), factors)
     def test_of_the_complete_graph(self, nodes, factor):
         expected = abs(1 - factor * nodes / (nodes - 1))
@@ -293,17 +288,6 @@ class TestOnePeerExponential:
         is_power_of_two = nodes & (nodes - 1) == 0
         assert np.array_equal(product, np.full((nodes, nodes), 1 / nodes)) == is_power_of_two
         assert (second_modulus(product) < 1e-12) == is_power_of_two
-
-    @pytest.mark.parametrize("nodes", [8, 11, 32])
-    def test_lockstep_rounds_do_the_same_to_values(self, nodes):
-        rounds = math.ceil(math.log2(nodes))
-        x = np.random.default_rng(5).standard_normal(nodes)
-        mean = x.mean()
-        for t in range(rounds):
-            sources = [neighbours("one_peer_exponential", i, nodes, t)[0] for i in range(nodes)]
-            x = 0.5 * x + 0.5 * x[sources]
-        assert x.mean() == pytest.approx(mean, abs=1e-14)
-        assert (np.abs(x - mean).max() < 1e-14) == (nodes != 11)
 
     @given(st.integers(1, 40))
     def test_the_period_is_the_logarithm_and_its_rounds_make_the_exponential_graph(self, nodes):

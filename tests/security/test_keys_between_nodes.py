@@ -167,16 +167,6 @@ def test_shared_memory_of_nodes_with_keys_is_for_their_user_only(tmp_path, own_s
 # Who is out
 
 
-def test_a_node_whose_key_is_not_allowed_takes_no_part(tmp_path):
-    cluster = Cluster(tmp_path, 2)
-    cluster.folders["w1"].remove("w2")
-    with cluster.running() as (one, two):
-        eventually(lambda: "refuses this node" in problem(two, "w1"))
-        assert problem(one, "w2") == f"no key of w2 in {cluster.folders['w1'].allowed}"
-        assert tries(one, two) == tries(two, one) == 0
-        eventually(lambda: one.node.report()["handshakes_refused"]["unknown_key"] >= 2)
-
-
 def test_a_node_without_keys_takes_no_part_and_is_told_why(two):
     plain = {**two.config, "security": "none"}
     with two.running("w1") as (one,), DpwaConnection("w2", plain) as other:

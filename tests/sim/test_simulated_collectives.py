@@ -34,27 +34,6 @@ def all_reduced(connection, value):
     return array[0]
 
 
-def test_a_barrier_waits_for_the_last():
-    def program(node, runtime, connection):
-        runtime.sleep(3.0 * node.index)
-        connection.barrier()
-        return runtime.now()
-
-    for passed_at in finished(run_of(3, program)).values():
-        assert 6.0 < passed_at < 6.2
-
-
-def test_arrays_are_reduced_and_objects_gathered():
-    def program(node, runtime, connection):
-        total = all_reduced(connection, node.index + 1.0)
-        told = connection.all_gather({"i am": node.name, "bytes": bytes(100_000)})
-        return total, {name: value["i am"] for name, value in told.items()}
-
-    names = [f"n{index}" for index in range(4)]
-    found = finished(run_of(4, program))
-    assert found == dict.fromkeys(names, (10.0, {name: name for name in names}))
-
-
 def test_a_large_array_takes_what_its_bytes_take():
     def program(node, runtime, connection):
         connection.barrier()

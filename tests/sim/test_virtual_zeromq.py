@@ -10,6 +10,7 @@ import pytest
 import zmq
 from support.virtual_wire import VirtualHosts
 
+from dpwa.errors import AddressError
 from dpwa.node.node_thread import NodeThread
 from dpwa.runtime import SYSTEM
 from dpwa.sim.nodes.runtime import VirtualRuntime
@@ -148,7 +149,7 @@ def test_who_is_unknown_or_gone_is_sent_nothing(world, link):
 
 
 def test_only_one_listens_at_an_endpoint(world):
-    with listening(world), pytest.raises(Exception, match="the port is already in use"):
+    with listening(world), pytest.raises(AddressError, match="the port is already in use"):
         listening(world)
 
 

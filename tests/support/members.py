@@ -104,6 +104,12 @@ def in_lockstep(nodes, rounds, each=Member.round):
     at_once([lambda member=member: task(member) for member in nodes])
 
 
+def sum_of(nodes):
+    """Return the sum of what all have, each by its weight under push-sum."""
+    weights = [node.node.report()["transactions"].get("weight", 1.0) for node in nodes]
+    return sum(weight * node.x for weight, node in zip(weights, nodes, strict=True))
+
+
 def settle(nodes, timeout_s=HANGS_AFTER_S):
     """Merge what is agreed on, and wait until no transaction is under way."""
 

@@ -195,35 +195,23 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
         assert store.copies.keys() == {(0, 0), (0, 1)}
 
 
-def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
-    with workers(3, {"collective_timeout_s": 5.0}) as made:
-        table, *others = vectors(made, 3)
-        table.add(np.ones(3), sync=True)
-        primary, replica = (worker.replication for worker in made[:2])
-        monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
-        monkeypatch.setattr(replica, "_apply", no_memory)
-        table.add([1, 0, 0])
-        copies = made[1].store.copies  # the copy is absent for a moment
-        eventually(lambda: (0, 0) in copies and copies[0, 0].incoming is not None)
-        assert not made[0].user.pending.is_flushed(made[0].user.pending.marks())
-        monkeypatch.undo()
-        made[0].kill()
-        eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
-        assert [other.get().tolist() for other in others] == [[1, 1, 1]] * 2
-
-
-def test_a_copy_that_has_missed_an_addition_applies_none_after_it(monkeypatch):
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_copy_that_has_missed_an_addition_applies_none_after_it(is_heard, monkeypatch):
     """So what stands in until it is made anew is what the primary had at some time."""
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         table, *others = vectors(made, 3)
         table.add(np.ones(3), sync=True)
         primary, replica = (worker.replication for worker in made[:2])
         monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
-        monkeypatch.setattr(replica, "replicate", once(lambda *_: None, replica.replicate))
+        if is_heard:
+            monkeypatch.setattr(replica, "_apply", no_memory)
+        else:
+            monkeypatch.setattr(replica, "replicate", once(lambda *_: None, replica.replicate))
         table.add([1, 0, 0])
         table.add([2, 0, 0])
         copies = made[1].store.copies  # for a moment there may be none
         eventually(lambda: (copy := copies.get((0, 0))) is not None and copy.incoming is not None)
+        assert not made[0].user.pending.is_flushed(made[0].user.pending.marks())
         monkeypatch.undo()
         made[0].kill()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
@@ -510,7 +498,7 @@ def test_who_is_left_out_and_let_in_by_nobody_is_told_so():
 
 def test_a_table_that_was_not_made_in_time_may_be_made_again():
     with workers(2, {"collective_timeout_s": 0.5}) as made:
-        with pytest.raises(TableTimeoutError):
+        with pytest.raises(TableTimeoutError, match="making table 0 took longer than"):
             made[1].tables.array(3)
         tables = vectors(made, 3)
         tables[1].add(np.ones(3), sync=True)

@@ -207,24 +207,6 @@ def test_large_tables_go_in_pieces():
         assert np.array_equal(tables[2].get(ids), 3 * delta[ids])
 
 
-def test_all_read_the_same_in_step():
-    rounds = 6
-    with workers(3, sync=True) as made:
-
-        def task(worker):
-            rng = np.random.default_rng(len(worker.name) + ord(worker.name[-1]))
-            table = worker.tables.array(50, dtype="float64")
-            found = []
-            for _ in range(rounds):
-                table.add(rng.integers(0, 100, 50))
-                found.append(table.get())
-            return np.stack(found)
-
-        first, *others = on_all(made, task)
-        assert all(np.array_equal(first, other) for other in others)
-        assert (np.diff(first.sum(axis=1)) > 0).all()
-
-
 def test_in_step_the_others_go_on_when_one_dies():
     with workers(3, sync=True) as made:
 
@@ -420,13 +402,6 @@ def test_a_worker_that_makes_another_table_and_ends_at_once_is_heard(late, monke
         other.connection.close()
         with pytest.raises(MismatchError, match="rows 5 here, 7 elsewhere"):
             used.result(30.0)
-
-
-def test_a_worker_that_makes_no_table_is_not_waited_for_forever():
-    with workers(2, {"collective_timeout_s": 0.5}) as made:
-        with pytest.raises(TableTimeoutError, match="making table 0 took longer than"):
-            made[1].tables.array(3)
-        made[0].tables.array(3)
 
 
 def test_who_does_not_come_to_a_barrier_is_not_waited_for_forever_and_stays():

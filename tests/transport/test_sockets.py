@@ -61,17 +61,6 @@ def ask(link):
     return link.send_request(AskStatus(request=1))
 
 
-def test_a_link_is_up_when_the_peer_listens_and_down_when_it_goes(context, endpoint, link):
-    eventually(lambda: state_of(link) is LinkState.DOWN)  # refused
-    assert not ask(link)
-    with serving_socket(context, endpoint):
-        when_up(link)
-        assert ask(link)
-    eventually(lambda: state_of(link) is LinkState.DOWN)
-    with serving_again(context, endpoint):
-        when_up(link)
-
-
 def test_a_quick_restart_between_two_looks_is_still_noticed(context, endpoint, link):
     with serving_socket(context, endpoint):
         when_up(link)
@@ -88,16 +77,6 @@ def test_a_peer_that_accepts_but_never_speaks_is_not_up(context):
         with connection:
             assert state_of(link) is LinkState.CONNECTING
         link.close()
-
-
-def test_messages_pass_both_ways(context, endpoint, link):
-    with serving_socket(context, endpoint) as router:
-        when_up(link)
-        ask(link)
-        identity, request = eventually(lambda: receive(router))
-        assert bytes(request) == encode(AskStatus(request=1))
-        send_frames(router, [bytes(identity), b"header", b"payload"])
-        assert eventually(link.receive) == [b"header", b"payload"]
 
 
 def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(context, endpoint, link):
@@ -148,19 +127,6 @@ def test_a_link_over_which_too_many_frames_come_is_down_and_reads_no_more(contex
         when_up(other)
         assert link.update() == []
         other.close()
-
-
-def test_sending_to_a_peer_that_is_gone_is_told_and_not_an_error(context, endpoint):
-    with serving_socket(context, endpoint) as router:
-        assert not send_frames(router, [b"nobody", b"header"])
-
-
-def test_a_port_in_use_says_so(context, endpoint):
-    with (
-        serving_socket(context, endpoint),
-        pytest.raises(AddressError, match="the port is already in use"),
-    ):
-        serving_socket(context, endpoint)
 
 
 def test_an_address_of_another_machine_says_what_to_set(context):
