@@ -19,7 +19,7 @@ from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.cli.sim_report import Comparison
-    from dpwa.sim.sweep import Progress
+    from dpwa.sim.sweep import Progress, StopRequest
 
 MAX_REPEATS = 1000
 
@@ -144,15 +144,13 @@ def sim(
     fixed = dict(_pair("--set", text, "VALUE") for text in settings or ())
     varied = _varied(sweep or (), fixed)
     from dpwa.cli.sim_report import Comparison, show
-    from dpwa.sim.sweep import StopRequest, plan_runs, run_all, stopped_by_signals
+    from dpwa.sim.sweep import plan_runs, run_all, stopped_by_signals
 
     planned = plan_runs(file, fixed, varied, repeat=repeat)
     if out_dir is not None:
         _make(out_dir)
-    stop = StopRequest()
-    with stopped_by_signals(stop), _progress(len(planned)) as progress:
-        count = processes or os.cpu_count() or 1
-        runs = run_all(file, planned, processes=count, progress=progress, stop=stop)
+    with stopped_by_signals() as stop, _progress(len(planned), stop) as progress:
+        runs = run_all(planned, processes=processes or os.cpu_count() or 1, progress=progress)
     found = Comparison(scenario, runs, is_sweep=len(planned) > 1)
     if as_json:
         typer.echo(json.dumps(found.to_json()))
@@ -204,16 +202,21 @@ def _pair(option: str, text: str, value_name: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _progress(count: int) -> Iterator[Progress]:
+def _progress(count: int, stop: StopRequest) -> Iterator[Progress]:
     console = screen.console(is_result=False)
     if not console.is_terminal:
-        yield lambda share: None  # noqa: ARG005
+        yield lambda _: not stop.number
         return
-    from rich.progress import Progress
+    from rich.progress import Progress as ProgressBars
 
-    with Progress(console=console, transient=True) as bars:
+    with ProgressBars(console=console, transient=True) as bars:
         bar = bars.add_task("simulating" if count == 1 else f"simulating {count} runs", total=1.0)
-        yield lambda share: bars.update(bar, completed=share)
+
+        def progress(share: float) -> bool:
+            bars.update(bar, completed=share)
+            return not stop.number
+
+        yield progress
 
 
 def _write(found: Comparison, folder: Path) -> None:

@@ -12,7 +12,7 @@ from dpwa.cli import screen
 from dpwa.report.wording import duration, number, share, size
 from dpwa.sim.samples import BEGIN_ALIKE, has_target
 from dpwa.sim.summary import SimulationFigures
-from dpwa.sim.sweep import SimulatedRun, run_as_object
+from dpwa.sim.sweep import SimulatedRun
 from dpwa.types import JsonObject
 
 BEST = "best"
@@ -90,7 +90,11 @@ class Comparison:
         )
 
     def to_json(self) -> JsonObject:
-        found = [run_as_object(run) for run in self.runs]
+        found: list[JsonObject] = [
+            {"settings": dict(run.planned.settings)}
+            | (run.figures.to_json() if run.figures else {"error": run.error})
+            for run in self.runs
+        ]
         if not self.is_sweep and found:
             return {"scenario": self.scenario, **found[0]}
         best = dict(self.best.settings) if self.best else None

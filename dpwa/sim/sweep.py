@@ -8,20 +8,22 @@ import itertools
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from dpwa.config.validation import number
 from dpwa.errors import DpwaError, UserError
 from dpwa.files import written
 from dpwa.sim.load import ScenarioSource, load_scenario
 from dpwa.sim.samples import NodeFigures, RunOutcome, Sample
-from dpwa.sim.scenario import Scenario
+from dpwa.sim.scenario import RunSpec, Scenario
 from dpwa.sim.simulate import require_engine, simulate
 from dpwa.sim.summary import SimulationFigures, figures_of
 from dpwa.types import JsonObject
@@ -37,8 +39,8 @@ class PlannedRun:
     """One run of a sweep."""
 
     settings: Settings  # settings that differ between runs, by key, without the seed
-    overrides: Settings  # `settings`, the seed, and the settings of all runs
     scenario: Scenario
+    load: Callable[[], RunSpec]
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class StopRequest:
     number: int = 0  # of the signal, or 0 before
 
 
-Progress = Callable[[float], None]
-"""Called from time to time with the finished share of all runs, from 0 to 1."""
+Progress = Callable[[float], bool]
+"""Gets from time to time the finished share of all runs, from 0 to 1. Returns whether to go on."""
 
 
 def plan_runs(
@@ -81,8 +83,8 @@ def plan_runs(
         scenario = load_scenario(source, overrides).scenario
         told = {key: _plain(value) for key, value in chosen.items()}
         for seed in range(scenario.seed, scenario.seed + repeat):
-            ours = scenario.model_copy(update={"seed": seed})
-            planned.append(PlannedRun(told, {**overrides, "seed": seed}, ours))
+            load = partial(load_scenario, source, {**overrides, "seed": seed})
+            planned.append(PlannedRun(told, scenario.model_copy(update={"seed": seed}), load))
     return planned
 
 
@@ -92,40 +94,32 @@ def _plain(value: object) -> object:
 
 
 def run_all(
-    source: ScenarioSource,
-    planned: Sequence[PlannedRun],
-    *,
-    processes: int,
-    progress: Progress,
-    stop: StopRequest,
+    planned: Sequence[PlannedRun], *, processes: int, progress: Progress
 ) -> list[SimulatedRun]:
     """Simulate runs, and return the finished runs, in order.
 
     If there are several runs, a run that fails has an `error`. With more than one of `processes`,
-    that many runs are simulated at once, in their own processes. After `stop` no run starts, and a
-    run in this process ends early with its results so far.
+    that many runs are simulated at once, in their own processes. If `progress` returns false, no
+    other run starts, and a run in this process ends early with its results so far.
     """
     for run in planned:
         require_engine(run.scenario)
     if len(planned) == 1:
-        return [_simulated(source, planned[0], progress, stop)]
+        return [_simulated(planned[0], progress)]
     if processes > 1:
-        return _in_processes(source, planned, min(processes, len(planned)), progress, stop)
+        return _in_processes(planned, min(processes, len(planned)), progress)
     found: list[SimulatedRun] = []
     for run in planned:
-        if stop.number:
+        if not progress(len(found) / len(planned)):
             break
-
-        def tell(share: float) -> None:
-            progress((len(found) + share) / len(planned))
-
-        found.append(_tried(source, run, tell, stop))
+        found.append(_tried(run, lambda share: progress((len(found) + share) / len(planned))))
     return found
 
 
 @contextmanager
-def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
-    """Make the first SIGINT or SIGTERM set `stop`, and the second signal end the process."""
+def stopped_by_signals() -> Iterator[StopRequest]:
+    """Note the first SIGINT or SIGTERM in a `StopRequest`. The second signal ends the process."""
+    stop = StopRequest()
 
     def came(number: int, frame: FrameType | None) -> None:
         if stop.number:
@@ -134,63 +128,50 @@ def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
 
     before = {number: signal.signal(number, came) for number in SIGNALS}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _simulated(
-    source: ScenarioSource, planned: PlannedRun, tell: Progress, stop: StopRequest
-) -> SimulatedRun:
-    spec, scenario = load_scenario(source, planned.overrides), planned.scenario
+def _simulated(planned: PlannedRun, progress: Progress) -> SimulatedRun:
+    spec, scenario = planned.load(), planned.scenario
 
     def watch(sample: Sample) -> bool:
         by_rounds = sample.round / scenario.rounds if scenario.rounds else 0.0
         by_time = sample.time_s / scenario.seconds if scenario.seconds else 0.0
-        tell(min(1.0, max(by_rounds, by_time)))
-        return not stop.number
+        return progress(min(1.0, max(by_rounds, by_time)))
 
     outcome = simulate(spec, watch)
     return SimulatedRun(planned, figures_of(spec, outcome), outcome)
 
 
-def _tried(
-    source: ScenarioSource, planned: PlannedRun, tell: Progress, stop: StopRequest
-) -> SimulatedRun:
+def _tried(planned: PlannedRun, progress: Progress = lambda _: True) -> SimulatedRun:
     try:
-        return _simulated(source, planned, tell, stop)
+        return _simulated(planned, progress)
     except DpwaError as error:
         return SimulatedRun(planned, error=str(error))
 
 
-def _in_process(source: ScenarioSource, planned: PlannedRun) -> SimulatedRun:
-    return _tried(source, planned, lambda _: None, StopRequest())
-
-
 def _in_processes(
-    source: ScenarioSource,
-    planned: Sequence[PlannedRun],
-    processes: int,
-    progress: Progress,
-    stop: StopRequest,
+    planned: Sequence[PlannedRun], processes: int, progress: Progress
 ) -> list[SimulatedRun]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of this process
     with ProcessPoolExecutor(processes, context) as pool:
         # The processes inherit the blocked signals, so only this process reacts to a signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            futures = [pool.submit(_in_process, source, run) for run in planned]
+            futures = [pool.submit(_tried, run) for run in planned]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        waiting = set(futures)
-        while waiting and not stop.number:
+        waiting, goes_on = set(futures), True
+        while waiting and goes_on:
             waiting = wait(waiting, CHECK_EVERY_S).not_done
-            progress(1.0 - len(waiting) / len(futures))
-        if stop.number:
+            goes_on = progress(1.0 - len(waiting) / len(futures))
+        if not goes_on:
             for child in multiprocessing.active_children():
                 child.kill()
-    if not stop.number and any(isinstance(f.exception(), BrokenProcessPool) for f in futures):
+    if goes_on and any(isinstance(f.exception(), BrokenProcessPool) for f in futures):
         raise UserError(
             "a process of the sweep was killed, perhaps because the machine has too little memory. "
             "Try --processes 1 [DPWA-E292]"
@@ -201,12 +182,6 @@ def _in_processes(
 SAMPLES, NODES, EVENTS, SUMMARY = "samples.csv", "nodes.csv", "events.jsonl", "summary.json"
 
 
-def run_as_object(run: SimulatedRun) -> JsonObject:
-    """Return the figures of a run, and the settings that differ between runs."""
-    figures = run.figures.to_json() if run.figures else {"error": run.error}
-    return {"settings": dict(run.planned.settings), **figures}
-
-
 def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Path) -> list[Path]:
     """Write all results except pictures into a new folder, and return the files.
 
@@ -214,10 +189,8 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
     """
     folder.mkdir(parents=True, exist_ok=True)
     ended = [(index, run.outcome) for index, run in enumerate(runs) if run.outcome]
-    samples = ((index, sample) for index, outcome in ended for sample in outcome.samples)
-    nodes = ((index, node) for index, outcome in ended for node in outcome.nodes)
-    _write_table(folder / SAMPLES, Sample, samples)
-    _write_table(folder / NODES, NodeFigures, nodes)
+    _write_table(folder / SAMPLES, Sample, [(i, each) for i, run in ended for each in run.samples])
+    _write_table(folder / NODES, NodeFigures, [(i, each) for i, run in ended for each in run.nodes])
     with written(folder / EVENTS) as out:
         for index, outcome in ended:
             for time_s, text in outcome.events:
@@ -228,11 +201,7 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
     return [folder / name for name in (SAMPLES, NODES, EVENTS, SUMMARY)]
 
 
-def _write_table(
-    path: Path,
-    kind: type[Sample | NodeFigures],
-    rows: Iterable[tuple[int, Sample | NodeFigures]],
-) -> None:
+def _write_table(path: Path, kind: type[Any], rows: Sequence[tuple[int, Any]]) -> None:
     with written(path) as out, io.TextIOWrapper(out, encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["run", *(field.name for field in fields(kind))])
         writer.writeheader()

@@ -14,7 +14,7 @@ from support.commands import run_dpwa
 from support.nodes import eventually
 
 from dpwa.cli.sim_report import Comparison
-from dpwa.sim.sweep import StopRequest, plan_runs, run_all
+from dpwa.sim.sweep import plan_runs, run_all
 
 SCENARIO = {"nodes": 6, "rounds": 8, "schedule": "lockstep", "target": {"variance_ratio": 1e-2}}
 DPWA = (sys.executable, "-m", "dpwa")
@@ -24,7 +24,7 @@ DPWA = (sys.executable, "-m", "dpwa")
 def runs():
     sweep = {"topology": ["random", "ring"]}
     planned = plan_runs(SCENARIO, {"rounds": 40}, sweep, repeat=3)
-    return run_all(SCENARIO, planned, processes=1, progress=lambda _: None, stop=StopRequest())
+    return run_all(planned, processes=1, progress=lambda _: True)
 
 
 def test_of_runs_that_were_stopped_none_is_the_best(runs):
