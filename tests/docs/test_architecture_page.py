@@ -1,5 +1,6 @@
 """docs/architecture.md names what is there: files, rooms in their order, the protocol."""
 
+import ast
 import itertools
 import re
 
@@ -18,6 +19,22 @@ def test_the_files_that_it_names_are_there():
     roots = [ROOT, ROOT / "dpwa"]
     named = {name for name in named if "NAME" not in name}  # of what one adds
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_the_functions_of_its_walks_are_in_the_files_beside_them():
+    walks = PAGE.partition("\n## One round\n")[2].partition("\n### Which wait")[0]
+    rows = re.findall(r"^\|[^|]*\|([^|]*`[^|]*)\|([^|]*)\|$", walks, re.M)
+    assert len(rows) > 25
+    missing = []
+    for functions, files in rows:
+        trees = [
+            ast.parse((ROOT / "dpwa" / file).read_text()) for file in re.findall(r"`(.+?)`", files)
+        ]
+        classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
+        defined = {c.name for c in classes}
+        defined |= {f"{c.name}.{f.name}" for c in classes for f in c.body if hasattr(f, "name")}
+        missing += [name for name in re.findall(r"`(.+?)`", functions) if name not in defined]
+    assert missing == []
 
 
 def test_the_rooms_stand_in_the_order_of_the_import_rules():
