@@ -20,9 +20,9 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.node.arrival import Arrival, FetchRequest, IsFinite, Merge
 from dpwa.node.assembly import algorithm_of, neighbours_in
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import TrainerFetches
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.merger import LossWatch, Merger
+from dpwa.node.trainer_fetches import TrainerFetches
 from dpwa.node.training_figures import Activity
 from dpwa.policy.beginners import LEAD, Doubt
 from dpwa.policy.finishing import MAX_PEERS_READ
