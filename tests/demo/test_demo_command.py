@@ -71,6 +71,10 @@ def test_processes_learn_digits_better_than_alone(monkeypatch, tmp_path):
     assert f"dpwa report {tmp_path}" in ran.stderr  # what to do next
     result = json.loads(ran.stdout)
     assert result == json.loads((tmp_path / "result.json").read_text())
+    means = {"mean_accuracy", "mean_alone_accuracy"}
+    assert set(result) == {"nodes", "consensus_distance", "seconds", *means}
+    for node in result["nodes"]:
+        assert set(node) == {"name", "steps", "merges", "accuracy", "alone_accuracy"}
     assert [(node["name"], node["steps"]) for node in result["nodes"]] == [("w1", 150), ("w2", 150)]
     assert min(node["merges"] for node in result["nodes"]) > 20
     assert result["mean_accuracy"] > result["mean_alone_accuracy"] + 0.2
@@ -92,34 +96,6 @@ def test_an_interrupt_is_told_and_goes_on_to_the_caller(monkeypatch, tmp_path, c
     assert captured.out == ""
     assert "stopping all nodes" in captured.err
     assert "failed" not in captured.err
-
-
-@pytest.mark.slow
-def test_three_processes_learn_digits_better_than_alone(tmp_path):
-    options = ("--nodes", "3", "--steps", "600", "--json", "--out-dir", str(tmp_path))
-    ran = run_dpwa("demo", *options, env=os.environ, timeout=90)
-    assert ran.returncode == 0, ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert "Gossip won" in ran.stderr  # standard output has the JSON, and nothing else
-
-    result = json.loads(ran.stdout)
-    assert result == json.loads((tmp_path / "result.json").read_text())
-    assert set(result) == {
-        "nodes",
-        "mean_accuracy",
-        "mean_alone_accuracy",
-        "consensus_distance",
-        "seconds",
-    }
-    assert [node["name"] for node in result["nodes"]] == ["w1", "w2", "w3"]
-    for node in result["nodes"]:
-        assert set(node) == {"name", "steps", "merges", "accuracy", "alone_accuracy"}
-        assert node["steps"] == 600
-        assert node["merges"] > 20  # each of a version that was not merged before
-    assert result["mean_accuracy"] > result["mean_alone_accuracy"] + 0.2
-    assert result["consensus_distance"] < 0.05
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert workers_of(tmp_path) == {}
 
 
 @pytest.mark.slow

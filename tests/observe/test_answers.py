@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from support.told_reports import told_answer
 
 from dpwa.errors import ProtocolError
 from dpwa.observe.run_view import END_OF_TIME, MAX_FIGURES, read_answer
@@ -18,14 +19,12 @@ def samples(*rows):
 
 def answer(**changed):
     told = {
-        "schema": 1, "name": "w1", "endpoint": "tcp://127.0.0.1:1", "host": "h", "pid": 7,
-        "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9 + 9,
-        "last": 1e9 + 2, "figures": ["steps", "loss"],
+        "figures": ["steps", "loss"],
         "samples": samples([1e9 + 1, 3, 0.5], [1e9 + 2, 6, math.inf]),
         "events": [[1, 1e9, "w1", "joined", "w2", ""]], "peers": [PEER],
         "members": [["w2", "tcp://127.0.0.1:2", "alive"]],
     }  # fmt: skip
-    return pack({**told, **changed})
+    return pack(told_answer(**{"name": "w1", **told, **changed}))
 
 
 def read(**changed):

@@ -1,31 +1,22 @@
 """In a run with ever new names, those that are gone make room for those that come."""
 
-import math
 import time
 from contextlib import ExitStack, contextmanager
 
 from support.imposters import imposter
 from support.nodes import eventually
 from support.ports import free_ports
+from support.runtimes import Ahead
 from support.times import SetClock
-from support.told_reports import ToldReport
+from support.told_reports import ToldReport, answer_of, told_answer
 
 from dpwa.config.endpoints import seed_of
 from dpwa.observe.figures import GONE_S, NAMES
 from dpwa.observe.history import SampleHistory
 from dpwa.observe.recorder import NodeRecord
 from dpwa.observe.watch import MOVE_S, Watch
-from dpwa.wire.messages import encode, pack, unpack
-from dpwa.wire.watching import AskHistory, HistoryMessage
-
-
-class AheadClock:
-    """The time of this machine, and seconds that a test adds."""
-
-    ahead_s = 0.0
-
-    def now(self):
-        return time.monotonic() + self.ahead_s
+from dpwa.wire.messages import encode, pack
+from dpwa.wire.watching import HistoryMessage
 
 
 class Reporter:
@@ -42,12 +33,8 @@ class Reporter:
     def answer(self, _):
         """The frames of an answer."""
         rest = (False, 900, 0, None, None, 0, 0, None, None, 0.0, 0, 0)
-        told = {
-            "schema": 1, "name": self.name, "endpoint": "", "host": "h", "pid": 1, "group": "",
-            "algorithm": "", "topology": "", "started": 1.0, "now": time.time(), "last": -math.inf,
-            "figures": NAMES, "samples": b"", "events": [], "members": [],
-            "peers": [[n, endpoint, health, *rest] for n, (health, endpoint) in self.peers.items()],
-        }  # fmt: skip
+        peers = [[n, endpoint, health, *rest] for n, (health, endpoint) in self.peers.items()]
+        told = told_answer(self.name, now=time.time(), figures=NAMES, peers=peers)
         yield [encode(HistoryMessage(request=1)), pack(told)]
 
 
@@ -73,7 +60,7 @@ def nowhere():
 
 def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
     monkeypatch.setattr("dpwa.observe.watch.MAX_NODES", 3)
-    clock = AheadClock()
+    clock = Ahead()
     gone, far = ("unreachable", nowhere()), ("alive", nowhere())
     reporter = Reporter("w1", gone=gone, far=far)
     with watching(clock, reporter) as watch:
@@ -81,9 +68,9 @@ def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
         reporter.peers = {"gone": gone, "far": far, "new": ("alive", nowhere())}
         time.sleep(0.3)
         assert names(watch) == {"w1", "gone", "far"}  # it may come back within a minute
-        clock.ahead_s += GONE_S
+        clock.seconds += GONE_S
         eventually(lambda: names(watch) == {"w1", "new", "far"})
-        clock.ahead_s += GONE_S  # nothing answers there, but w1 tells that they live
+        clock.seconds += GONE_S  # nothing answers there, but w1 tells that they live
         reporter.peers = {**reporter.peers, "newer": ("alive", nowhere())}
         time.sleep(0.3)
         assert names(watch) == {"w1", "new", "far"}
@@ -92,7 +79,7 @@ def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
 def test_a_silent_node_is_found_though_others_tell_different_addresses_of_it():
     old, older, (port,) = nowhere(), nowhere(), free_ports(1)
     one, two = Reporter("w1", lost=("unreachable", older)), Reporter("w2")
-    clock = AheadClock()
+    clock = Ahead()
 
     def is_tried_at(place):
         return any((n.name, n.endpoint) == ("lost", place) for n in watch.view().nodes)
@@ -102,7 +89,7 @@ def test_a_silent_node_is_found_though_others_tell_different_addresses_of_it():
         two.peers = {"lost": ("unreachable", old)}
         eventually(lambda: is_tried_at(old))
         one.peers = {"lost": ("alive", f"tcp://127.0.0.1:{port}")}
-        clock.ahead_s += MOVE_S
+        clock.seconds += MOVE_S
         eventually(lambda: any(n.name == "lost" and n.answer for n in watch.view().nodes))
 
 
@@ -116,7 +103,9 @@ def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
         clock.time += seconds
         report.healths = healths
         record.sample()
-        return {name for name in ("w2", "w3", "w4", "w5", "w6") if has_history(record, name)}
+        return {
+            name for name in ("w2", "w3", "w4", "w5", "w6") if answer_of(record, name)["samples"]
+        }
 
     there = {"w3": "alive", "w4": "alive"}
     assert sampled(w2="alive", **there) == {"w2", "w3", "w4"}
@@ -131,7 +120,7 @@ def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
 def test_however_many_there_is_no_room_for_nodes_are_looked_through_once(monkeypatch):
     """Of a run with more nodes than are followed, each node tells of all, every second."""
     monkeypatch.setattr("dpwa.observe.watch.MAX_NODES", 3)
-    clock, looks = AheadClock(), []
+    clock, looks = Ahead(), []
 
     class CountedNodes(dict):
         def values(self):
@@ -150,7 +139,7 @@ def test_however_many_there_is_no_room_for_nodes_are_looked_through_once(monkeyp
         followed = {f"tcp://127.0.0.1:{port}" for port in (1, 2, 3)}
         assert follow_all() == follow_all() == followed
         assert len(looks) <= 1
-        clock.ahead_s += GONE_S
+        clock.seconds += GONE_S
         assert not follow_all() & followed
         assert len(looks) <= 3 + 1
         watch._nodes.clear()  # nothing was connected
@@ -172,11 +161,3 @@ def test_however_many_there_is_no_room_for_histories_are_looked_through_once(mon
     clock.time += 1
     record.sample()
     assert len(looks) == 3
-
-
-def has_history(record, name):
-    """Whether a node tells anything of another."""
-    answers = []
-    message = AskHistory(request=1, since=0.0, events_after=0, of=name)
-    record.handle(b"", message, lambda _, payload: answers.append(unpack(payload)))
-    return answers[0]["samples"] != b""

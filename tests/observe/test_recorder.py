@@ -15,7 +15,7 @@ import pytest
 from support.nodes import config_of, eventually
 from support.strangers import question_and_payload
 from support.times import HANGS_AFTER_S, SetClock
-from support.told_reports import ToldReport
+from support.told_reports import ToldReport, answer_of
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -70,14 +70,12 @@ def test_a_node_tells_its_figures_its_events_and_what_it_knows_of_others():
 
 
 def test_who_is_there_at_the_first_look_has_joined():
-    config, told = config_of(2, transport="tcp"), []
+    config = config_of(2, transport="tcp")
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config):
         eventually(lambda: one.node.links["w2"] is LinkState.UP)
         eventually(lambda: one.node.condition().peers[0].health == "alive" or train(one, 1))
         record = NodeRecord(one.node.condition, time.time)
-        question = AskHistory(request=1, since=0.0, events_after=0, of="")
-        record.handle(b"", question, lambda _, payload: told.append(unpack(payload)))
-        (event,) = told[0]["events"]
+        (event,) = answer_of(record)["events"]
         assert event[2:5] == ["w1", "joined", "w2"]
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from support.told_reports import told_answer
 
 from dpwa.cli.top_page import Shown, ViewChoices, printed
 from dpwa.observe.figures import NAMES, OTHER_NAMES
@@ -20,13 +21,10 @@ def peer(name, health="alive", *, quarantined=False, score=1000, heard_s=0.1):
 
 def answer(name, peers=(), members=(), ending=None, ended=None, sync=None):
     told = {
-        "schema": 1, "name": name, "endpoint": f"tcp://{name}:1", "host": "h", "pid": 7,
-        "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9,
-        "last": -math.inf, "figures": NAMES, "samples": b"", "events": [], "peers": list(peers),
-        "members": list(members), "ending": ending, "ended": ended,
-        "sync": sync,
+        "endpoint": f"tcp://{name}:1", "figures": NAMES, "peers": list(peers),
+        "members": list(members), "ending": ending, "ended": ended, "sync": sync,
     }  # fmt: skip
-    return read_answer(pack(told))
+    return read_answer(pack(told_answer(name, **told)))
 
 
 def node(

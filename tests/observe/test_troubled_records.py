@@ -7,21 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.times import SetClock
-from support.told_reports import ToldReport
+from support.told_reports import ToldReport, answer_of
 
 from dpwa.observe.figures import NAMES
 from dpwa.observe.recorder import NodeRecord, wall_from
 from dpwa.observe.run_log import RunLog
-from dpwa.wire.messages import unpack
-from dpwa.wire.watching import AskHistory
-
-
-def answer_of(record):
-    """What a node tells of itself."""
-    answers = []
-    message = AskHistory(request=1, since=0.0, events_after=0, of="")
-    record.handle(b"", message, lambda _, payload: answers.append(unpack(payload)))
-    return answers[0]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from support.nodes import at_once, config_of, eventually
 from support.ports import free_ports
 from support.processes import ended, start
 from support.times import HANGS_AFTER_S, at_most
+from support.told_reports import told_answer
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -272,16 +273,9 @@ def test_a_seed_that_answers_http_is_no_node():
         pack([1, 2]),
         b"\xc1\xff",
         b"",
-        pack(
-            {
-                "schema": 1, "name": "w2", "endpoint": "", "host": "h", "pid": 1, "group": "",
-                "algorithm": "", "topology": "", "started": 1.0, "now": 1.0, "last": 1.0,
-                "figures": ["steps"], "samples": b"12345", "events": [], "peers": [],
-                "members": [],
-            }
-        ),
+        pack(told_answer("w2", figures=["steps"], samples=b"12345")),
     ],
-)  # fmt: skip
+)
 def test_an_answer_that_is_malformed_is_a_problem_of_that_node_only(payload):
     config = config_of(2, timeout_ms=300)
     bad = [encode(HistoryMessage(request=1)), payload]
