@@ -205,7 +205,8 @@ def test_a_lease_may_end_later_than_it_is_released(make_pool):
     assert publish(pool, 4) is not None
 
 
-def test_a_snapshot_that_is_still_being_copied_is_not_the_newest_yet(make_pool):
+@pytest.mark.parametrize("look_up", [SnapshotPool.newest, lambda pool: pool.at(2)])
+def test_a_snapshot_that_is_still_being_copied_is_not_there_yet(make_pool, look_up):
     pool = make_pool()
     publish(pool, 1).release()
     late, copy = publish_late(pool, 2)
@@ -214,10 +215,8 @@ def test_a_snapshot_that_is_still_being_copied_is_not_the_newest_yet(make_pool):
     assert publish(pool, 3) is None  # publishing never waits, not even for a device
     assert (pool.version, pool.skipped, pool.at(2)) == (1, 1, None)
     copy.finish()
-    for lease in (pool.newest(), pool.at(2)):
-        with lease as snapshot:
-            assert (snapshot.version, snapshot.is_finite) == (2, True)
-            assert snapshot.data.tolist() == [2] * 8
+    with look_up(pool) as snapshot:
+        assert (snapshot.version, snapshot.data.tolist(), snapshot.is_finite) == (2, [2] * 8, True)
     assert late.data.tolist() == [2] * 8
 
 
