@@ -182,12 +182,15 @@ class AllReduceEA:
             self._warned_of = nodes
             log.warning(
                 "%s: %s. With this alpha, the center swings further with every exchange. The "
-                "recommended alpha is %.2g (0.9/N, at most %g) [DPWA-W029]",
+                "recommended %s [DPWA-W029]",
                 who,
                 warning,
-                min(MAX_ALPHA, BETA / nodes),
-                MAX_ALPHA,
+                self._recommended(nodes),
             )
+
+    def _recommended(self, nodes: int) -> str:
+        alpha = min(MAX_ALPHA, BETA / nodes)
+        return f"alpha is {alpha:.2g} ({BETA}/N, at most {MAX_ALPHA})"
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
         """Do one exchange with all nodes, and return whether any node still has steps left."""
@@ -221,6 +224,9 @@ class EASGD(AllReduceEA):
 
     def _alpha_of(self, nodes: int) -> float:
         return self.beta / nodes
+
+    def _recommended(self, nodes: int) -> str:  # noqa: ARG002
+        return f"beta is {BETA} (alpha is beta/N)"
 
 
 class FlatFloats:

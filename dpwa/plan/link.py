@@ -145,7 +145,7 @@ class _Client:
 
     def connect(self, deadline: Deadline) -> None:
         while self._link.state is not LinkState.UP:
-            self._wait(deadline)
+            self._wait(deadline, f"there is no connection. {NO_ANSWER}")
 
     def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
         """Fetch a shard. Return the seconds to the header, and from the header to the last byte."""
@@ -156,7 +156,7 @@ class _Client:
         while True:
             frames = self._link.receive()
             if frames is None:
-                self._wait(deadline)
+                self._wait(deadline, "the link is too slow to measure. Increase --seconds")
                 continue
             message, payload = decode(frames)
             if isinstance(message, GoAway):
@@ -175,16 +175,17 @@ class _Client:
     def close(self) -> None:
         self._link.close()
 
-    def _wait(self, deadline: Deadline) -> None:
-        """Wait for a message. Raise `PeerError` if the connection is lost or the time is over."""
+    def _wait(self, deadline: Deadline, problem: str) -> None:
+        """Wait for a message. Raise `PeerError` if the connection is lost or the time is over.
+
+        `problem` describes the end of the time.
+        """
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()
         if self._link.state is LinkState.DOWN:
             raise PeerError(f"{self._link.endpoint}: {self._link.problem}. {NO_ANSWER}")
         if deadline.expired():
-            raise PeerError(
-                f"{self._link.endpoint}: the link is too slow to measure. Increase --seconds"
-            )
+            raise PeerError(f"{self._link.endpoint}: {problem}")
 
 
 def wait_seconds(seconds: float) -> None:

@@ -287,6 +287,7 @@ def test_what_is_unstable_with_so_many_nodes_is_warned_of_with_the_bound(caplog)
         "recommended alpha is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
     )
     assert "EASGD: alpha 0.225 is unstable with 8 nodes: alpha must be below 0.222 " in second
+    assert "The recommended beta is 0.9 (alpha is beta/N) [" in second
 
 
 @pytest.mark.parametrize("alpha", [0.0, -0.1, float("nan"), float("inf")])

@@ -95,7 +95,8 @@ class Connections:
             if len(self.channels) > self._most:
                 log.warning(
                     "%s: this node needs a connection to each of %d peers, but may have only %d "
-                    "connections. Raise `connections` [DPWA-W010]",
+                    "connections. Raise `connections`, and `ulimit -n` if files are the limit "
+                    "[DPWA-W010]",
                     self._context.name,
                     len(self.channels),
                     self._most,
