@@ -49,9 +49,3 @@ def test_one_node_agrees_with_itself_and_two_agree_at_once(found, schedule):
     assert found(1, schedule)["rounds_to_target"] == 0
     assert found(1, schedule, "target=null")["bytes_per_node"] == 0
     assert found(2, schedule)["rounds_to_target"] == 1
-
-
-def test_whichever_comes_first_ends_the_run(found):
-    by_time = found(8, "lockstep", "target=null", "seconds=0.95")
-    by_rounds = found(8, "lockstep", "target=null", "seconds=95")
-    assert (by_time["rounds"], by_rounds["rounds"]) == (9, 60)

@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from support.ports import free_ports
 from support.processes import PROGRAMS, Program, ended, start
 from support.times import PROCESS_HANGS_AFTER_S, at_most
 
@@ -19,12 +19,6 @@ from dpwa.errors import UserError
 
 PROGRAM = PROGRAMS / "connect_and_merge.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def told_by(output):
@@ -45,7 +39,7 @@ def assert_together(told, size):
 @pytest.mark.slow
 def test_ranks_of_torchrun_find_each_other(tmp_path):
     done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node=2", f"--master-port={free_port()}", PROGRAM],
+        [*TORCHRUN, "--nproc-per-node=2", f"--master-port={free_ports(1)[0]}", PROGRAM],
         capture_output=True, text=True, cwd=tmp_path, timeout=PROCESS_HANGS_AFTER_S,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
@@ -78,7 +72,7 @@ def test_processes_of_mpirun_find_each_other_by_the_store_of_the_first_one(monke
 
 @pytest.mark.slow
 def test_two_agents_of_torchrun_and_a_worker_that_is_killed(tmp_path):
-    port, mark = free_port(), tmp_path / "killed"
+    port, mark = free_ports(1)[0], tmp_path / "killed"
     agents = [
         subprocess.Popen(
             [*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--max-restarts=2",
@@ -103,7 +97,7 @@ def test_whoever_sets_the_same_variables_is_served_and_may_be_late(monkeypatch, 
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("MASTER_PORT", str(free_ports(1)[0]))
     monkeypatch.setenv("WORLD_SIZE", "3")
     programs = []
     for rank, late_s in enumerate((2.0, 0.0, 4.0)):  # the one with the store is not the first
@@ -120,7 +114,7 @@ def test_a_script_may_have_a_process_group_of_its_own(tmp_path):
         "import torch.distributed as dist\n"
         "import os\n"
         "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
-        f"os.environ['MASTER_PORT'] = '{free_port()}'\n"
+        f"os.environ['MASTER_PORT'] = '{free_ports(1)[0]}'\n"
         "dist.init_process_group('gloo')\n"
         "from dpwa.discovery.launchers import Torchrun\n"
         "print(Torchrun().cluster(os.environ, None)[0])\n"
@@ -145,7 +139,7 @@ def test_what_makes_no_sense_is_shown(wrong):
 
 def test_a_store_that_is_not_there(monkeypatch):
     monkeypatch.setattr(launchers, "PATIENCE_S", 1.0)
-    began, port = time.monotonic(), free_port()
+    began, port = time.monotonic(), free_ports(1)[0]
     with pytest.raises(UserError, match=f"rank 1 of 2 could not exchange .* at 127.0.0.1:{port}"):
         Torchrun().cluster(environ(RANK="1", MASTER_PORT=str(port)), None)
     assert time.monotonic() - began < at_most(10.0)
@@ -154,4 +148,4 @@ def test_a_store_that_is_not_there(monkeypatch):
 def test_a_rank_that_does_not_come(monkeypatch):
     monkeypatch.setattr(launchers, "PATIENCE_S", 1.0)
     with pytest.raises(UserError, match="rank 0 of 2 has waited 1 s for the address of rank 1"):
-        Torchrun().cluster(environ(MASTER_PORT=str(free_port())), None)
+        Torchrun().cluster(environ(MASTER_PORT=str(free_ports(1)[0])), None)

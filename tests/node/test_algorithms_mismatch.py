@@ -18,7 +18,7 @@ def test_a_proposal_of_other_terms_is_refused():
         answer = partner.ask(partner.proposal(terms="share"))
         assert isinstance(answer, Refused)
         assert answer.reason == "its algorithm uses exchange terms"
-        assert not member.transactions._records
+        assert not member.records
 
 
 def test_an_answer_that_is_sent_as_a_request_takes_no_service_away():

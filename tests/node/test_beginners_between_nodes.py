@@ -197,7 +197,7 @@ def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returne
                 transaction = Settled("w2", mine, returned=b"12345678")
             else:
                 transaction = Settled("w1", context_of(one.node).pool.newest(), mine)
-            late.transactions._settled.append(transaction)
+            late.settled.append(transaction)
 
         monkeypatch.setattr(
             late.node.rounds.merger, "_took_over", take_over_while_a_transaction_holds

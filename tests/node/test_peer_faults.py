@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -18,6 +17,7 @@ import zmq
 from support.imposters import imposter
 from support.inside import context_of
 from support.nodes import config_of, eventually, status_of
+from support.processes import resident_mb
 from support.requests import fetch_of, header_of
 from support.shared_memory import told
 from support.times import at_most
@@ -306,9 +306,6 @@ def test_a_flood_of_answers_that_nobody_asked_for_stops_neither_fetches_nor_dead
 
 
 def test_a_reader_that_does_not_read_is_given_up_and_costs_no_memory(config):
-    def resident_mb():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
-
     big = np.zeros(100 * limits.CHUNK_BYTES, np.uint8)
     with DpwaConnection("w1", config) as node, asking(config, rcvhwm=1) as dealer:
         node.update_send(big)

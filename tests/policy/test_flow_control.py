@@ -173,13 +173,6 @@ def test_only_peers_among_those_that_are_named_are_drawn():
     assert drawn_from(FlowControl()) is None
 
 
-def test_the_same_seed_draws_the_same_peers():
-    flow = flow_of(a=900, b=1000, c=800)
-    one, other = random.Random(3), random.Random(3)
-    for now in range(50):
-        assert flow.choose(one, now) == flow.choose(other, now)
-
-
 def test_a_removed_peer_is_forgotten():
     left = failed(flow_of(a=1, b=2), "a").removed("a")
     assert left.scores == {"b": 2}

@@ -85,34 +85,20 @@ def test_an_adversary_that_triples_the_loss_is_caught_soon_and_nobody_else_is():
     assert max(needed) <= 25
 
 
-def test_one_merge_bears_the_whole_blame():
+@pytest.mark.parametrize(
+    ("merges", "strikes"),
+    [
+        ([("w1", 0.5)], {"w1": 1.0}),
+        ([("w1", 0.1), ("w2", 0.3)], {"w1": 0.25, "w2": 0.75}),
+        ([("w1", 0.1), ("w1", 0.3)], {"w1": 1.0}),
+        ([("w1", 0.0), ("w2", 0.5)], {"w2": 1.0}),
+        ([], {}),
+    ],
+)
+def test_merges_share_the_blame_for_a_jump_by_their_factors(merges, strikes):
     quarantine = warmed()
-    jump(quarantine, ("w1", 0.5))
-    assert strikes_of(quarantine) == {"w1": 1.0}
-
-
-def test_several_merges_share_the_blame_by_their_factors():
-    quarantine = warmed()
-    jump(quarantine, ("w1", 0.1), ("w2", 0.3))
-    assert strikes_of(quarantine) == {"w1": 0.25, "w2": 0.75}
-
-
-def test_two_merges_of_one_peer_are_one_blame():
-    quarantine = warmed()
-    jump(quarantine, ("w1", 0.1), ("w1", 0.3))
-    assert strikes_of(quarantine) == {"w1": 1.0}
-
-
-def test_a_merge_of_factor_zero_is_none():
-    quarantine = warmed()
-    jump(quarantine, ("w1", 0.0), ("w2", 0.5))
-    assert strikes_of(quarantine) == {"w2": 1.0}
-
-
-def test_a_jump_without_a_merge_blames_nobody():
-    quarantine = warmed()
-    assert jump(quarantine) is None
-    assert strikes_of(quarantine) == {}
+    assert jump(quarantine, *merges) is None
+    assert strikes_of(quarantine) == strikes
 
 
 def test_the_next_loss_alone_is_held_against_a_merge():

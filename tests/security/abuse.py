@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from support.nodes import config_of, eventually
+from support.processes import resident_mb
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -69,11 +70,6 @@ class Trainer:
         self.process.kill()
         self._thread.join()
         self.process.communicate()
-
-
-def resident_mb(pid):
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1]) / 1000
 
 
 def entries(pid, folder):

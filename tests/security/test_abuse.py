@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from abuse import PROGRAMS, entries, resident_mb
+from abuse import PROGRAMS, entries
 from support.inside import context_of
 from support.nodes import config_of, eventually
-from support.processes import start
+from support.processes import resident_mb, start
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config

@@ -4,10 +4,10 @@ How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
 
 import pytest
-from abuse import PROGRAMS, entries, resident_mb
+from abuse import PROGRAMS, entries
 from support.keys import key_folder
 from support.nodes import config_of, eventually, has_merged
-from support.processes import ended, start
+from support.processes import ended, resident_mb, start
 
 from dpwa import DpwaConnection
 

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from abuse import PROGRAMS
 from programs.attackers import GREETING, MORE, frame, message, ready
 from support.inside import threads_of
 from support.nodes import again_and_again, config_of, eventually, has_merged
-from support.processes import start
+from support.processes import resident_mb, start
 from support.times import at_most
 
 from dpwa import DpwaConnection
@@ -52,10 +51,6 @@ def shaken(port):
         connection.close()
         raise
     return connection
-
-
-def resident_mb(pid="self"):
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 class Asker:

@@ -1,13 +1,13 @@
 """The virtual ZeroMQ does what the real one does, as far as nodes rely on it: one test for both."""
 
 import random
-import socket
 import time
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import zmq
+from support.ports import free_ports
 from support.virtual_wire import VirtualHosts
 
 from dpwa.errors import AddressError
@@ -36,9 +36,7 @@ class Real:
 
     def __init__(self, stack):
         self.here = self.there = stack.enter_context(zmq.Context())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        self.endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
     def until(self, condition):
         end = time.monotonic() + 10.0

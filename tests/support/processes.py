@@ -61,6 +61,12 @@ def descriptors(pid="self"):
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def resident_mb(pid="self"):
+    """Return how much of the memory of a process is in use."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1]) / 1000
+
+
 class Program:
     """A program that runs; it is handled like a `subprocess.Popen` with text in its pipes."""
 

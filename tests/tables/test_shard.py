@@ -193,22 +193,6 @@ def test_integers_add_up_exactly_in_any_order_with_resends_and_failovers(dtype, 
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [3, 10])
-def test_two_additions_of_each_worker_per_round_give_twice_the_sum(workers, dtype, size):
-    cuts = cut(size, workers)
-    shards = [shard(s.rows, None, dtype) for s in cuts]
-    delta = np.arange(1, size + 1).astype(dtype)
-    for i in range(1, 4):
-        for worker in range(workers):
-            for counter in (2 * i - 1, 2 * i):
-                for part in split(None, cuts):
-                    shards[part.shard].apply(str(worker), counter, part.rows, delta[part.where])
-        result = np.concatenate([state.read_rows() for state in shards])
-        np.testing.assert_array_equal(result, 2 * delta * workers * i)
-
-
 @pytest.mark.parametrize("updater", OF_ANY_FORM)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_replica_goes_on_exactly_like_its_primary(updater, dtype):
