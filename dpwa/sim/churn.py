@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import heapq
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -69,26 +69,15 @@ def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
 
 
 class NodeChangeKind(Enum):
-    START = "start"
-    KILL = "kill"  # without a goodbye
-    RETURN = "return"  # as a new process, after a kill or a leave
-    LEAVE = "leave"  # with a goodbye
+    """The kinds of changes, with their texts in the events of a run."""
+
+    START = "starts"
+    KILL = "is killed"  # without a goodbye
+    RETURN = "is back"  # as a new process, after a kill or a leave
+    LEAVE = "leaves"  # with a goodbye
 
     def told_of(self, name: str) -> str:
-        return f"{name} {_IN_WORDS[self]}"
-
-
-_IN_WORDS = {
-    NodeChangeKind.START: "starts",
-    NodeChangeKind.KILL: "is killed",
-    NodeChangeKind.RETURN: "is back",
-    NodeChangeKind.LEAVE: "leaves",
-}
-
-
-def cut_in_words(nodes: Sized | None) -> str:
-    """Return a log text for the start or the end of a network partition."""
-    return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
+        return f"{name} {self.value}"
 
 
 class NodeChange(NamedTuple):
@@ -98,33 +87,6 @@ class NodeChange(NamedTuple):
 
 
 _KILL_ANY = -1  # in place of an index: kill a random living node
-
-
-class _Living:
-    """A set of living nodes from which a random node can be picked in constant time."""
-
-    def __init__(self) -> None:
-        self._nodes: list[int] = []
-        self._position: dict[int, int] = {}
-
-    def __contains__(self, node: int) -> bool:
-        return node in self._position
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __getitem__(self, position: int) -> int:
-        return self._nodes[position]
-
-    def add_node(self, node: int) -> None:
-        self._position[node] = len(self._nodes)
-        self._nodes.append(node)
-
-    def remove(self, node: int) -> None:
-        position, last = self._position.pop(node), self._nodes.pop()
-        if last != node:
-            self._nodes[position] = last
-            self._position[last] = position
 
 
 def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
@@ -139,7 +101,7 @@ def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
 def _planned(scenario: Scenario) -> list[NodeChange]:
     churn, nodes, seed = scenario.churn, scenario.nodes, scenario.seed
     trace = read_trace(churn.trace, nodes) if churn.trace else ()
-    traced = [NodeChange(time_s, node, NodeChangeKind(kind)) for time_s, node, kind in trace]
+    traced = [NodeChange(at_s, node, NodeChangeKind[kind.upper()]) for at_s, node, kind in trace]
     first = {change.node: change.kind for change in reversed(traced)}
     spread = generator(seed, Purpose.START).uniform(0.0, churn.start_spread_s, nodes)
     starts = [
@@ -162,7 +124,7 @@ def _planned(scenario: Scenario) -> list[NodeChange]:
 def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[NodeChange]:
     churn = scenario.churn
     rng = generator(scenario.seed, Purpose.KILL)
-    living, have_lived = _Living(), set[int]()
+    living, have_lived = list[int](), set[int]()
     queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
     order = len(queue)  # a sorted list is a heap
 
@@ -196,7 +158,8 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
         if starts:
             kind = NodeChangeKind.RETURN if node in have_lived else NodeChangeKind.START
             have_lived.add(node)
-            living.add_node(node)
-        else:
-            living.remove(node)
+            living.append(node)
+        else:  # the last node takes the place
+            living[living.index(node)] = living[-1]
+            living.pop()
         yield NodeChange(time_s, node, kind)

@@ -116,7 +116,7 @@ def test_a_trace_says_who_comes_and_goes(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s, node, event\n3.5, 1, kill\n\n2, 2, start\n5, 1, start\n9,0,leave\n")
     changes = [tuple(c) for c in conditions(3, churn={"trace": str(trace)}).events()]
-    assert [(time_s, node, kind.value) for time_s, node, kind in changes] == [
+    assert [(time_s, node, kind.name.lower()) for time_s, node, kind in changes] == [
         (0.0, 0, "start"),
         (0.0, 1, "start"),
         (2.0, 2, "start"),

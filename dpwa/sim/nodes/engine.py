@@ -20,7 +20,7 @@ from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.node.training_figures import Activity
 from dpwa.runtime import Condition
-from dpwa.sim.churn import NodeChange, NodeChangeKind, cut_in_words
+from dpwa.sim.churn import NodeChange, NodeChangeKind
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
@@ -109,7 +109,8 @@ class NodesRun:
     def plan_events(self) -> None:
         """Schedule the partitions, the node changes and the progress checks of the run."""
         for time_s, nodes in self._conditions.partition_changes():
-            self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
+            told = "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
+            self.network.call_later(time_s, partial(self._partition, told))
         self._plan_next_change()
         self.network.call_later(0.0, self._look)
 
