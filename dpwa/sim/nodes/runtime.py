@@ -220,29 +220,6 @@ class GreenletThread(threading.Thread):
             self._ended.set()
 
 
-class VirtualEvent(threading.Event):
-    def __init__(self, runtime: VirtualRuntime) -> None:
-        self._runtime = runtime
-        self._sleepers: list[Sleeper] = []
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-        _wake(self._sleepers)
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the event. Return whether it happened, or can never happen."""
-        if self._is_set:
-            return True
-        return _sleep(self._runtime, self._sleepers, timeout) or self._is_set
-
-
 class VirtualCondition(Condition):
     """A greenlet condition variable. No greenlet waits with the lock, so the lock does nothing."""
 
@@ -257,7 +234,13 @@ class VirtualCondition(Condition):
         pass
 
     def wait(self, timeout: float | None = None) -> bool:
-        return _sleep(self._runtime, self._sleepers, timeout)
+        sleeper = Sleeper(self._runtime)
+        self._sleepers.append(sleeper)
+        try:
+            return sleeper.sleep(timeout)
+        finally:
+            if sleeper in self._sleepers:
+                self._sleepers.remove(sleeper)
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         end = None if timeout is None else self._runtime.now() + timeout
@@ -271,7 +254,34 @@ class VirtualCondition(Condition):
         return result
 
     def notify_all(self) -> None:
-        _wake(self._sleepers)
+        self.notify(None)
+
+    def notify(self, most: int | None = 1) -> None:
+        """Wake the greenlets that have waited longest, at most this many."""
+        woken = self._sleepers[:most]
+        del self._sleepers[:most]
+        for sleeper in woken:
+            sleeper.wake()
+
+
+class VirtualEvent(threading.Event):
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._changed = VirtualCondition(runtime)
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._changed.notify_all()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the event. Return whether it happened, or can never happen."""
+        return self._is_set or self._changed.wait(timeout) or self._is_set
 
 
 class VirtualCallLock(CallLock):
@@ -316,17 +326,16 @@ class VirtualQueue:
     """A queue between greenlets, like `queue.SimpleQueue`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
-        self._runtime = runtime
-        self._sleepers: list[Sleeper] = []
+        self._changed = VirtualCondition(runtime)
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        _wake(self._sleepers, 1)
+        self._changed.notify()
 
     def get(self, timeout: float | None = None) -> Any:
         if not self._items:
-            _sleep(self._runtime, self._sleepers, timeout)
+            self._changed.wait(timeout)
         return self.get_nowait()
 
     def get_nowait(self) -> Any:
@@ -344,20 +353,3 @@ class VirtualQueue:
 def _current_thread() -> GreenletThread | None:
     found: GreenletThread | None = getattr(getcurrent(), "thread", None)
     return found
-
-
-def _sleep(runtime: VirtualRuntime, sleepers: list[Sleeper], timeout_s: float | None) -> bool:
-    sleeper = Sleeper(runtime)
-    sleepers.append(sleeper)
-    try:
-        return sleeper.sleep(timeout_s)
-    finally:
-        if sleeper in sleepers:
-            sleepers.remove(sleeper)
-
-
-def _wake(sleepers: list[Sleeper], most: int | None = None) -> None:
-    woken = sleepers[:most]
-    del sleepers[:most]
-    for sleeper in woken:
-        sleeper.wake()
