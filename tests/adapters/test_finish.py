@@ -25,7 +25,6 @@ from dpwa.node.finish import Averaged
 from dpwa.node.finish_run import FinishRun
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
-from dpwa.wire.shards import WHOLE
 
 
 class Nodes:
@@ -455,15 +454,6 @@ def test_buffers_are_averaged_too():
     assert nets[0].running_mean.tolist() == nets[1].running_mean.tolist() == [2.0, 2.0]
 
 
-def test_three_nodes_read_all_with_factors_that_make_the_plain_mean():
-    with Nodes(3) as nodes:
-        for index in range(3):
-            nodes.train(index)
-        trainer = nodes.nodes[0]._trainer
-        arrivals = trainer.rounds.read_all(trainer.model.layout, WHOLE)
-        assert [arrival.factor for arrival in arrivals] == pytest.approx([1 / 2, 1 / 3])
-
-
 def test_a_diverged_peer_is_left_out():
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
@@ -546,16 +536,6 @@ def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
         {"w2": "could not be read"},
         {"w1": "could not be read"},
     ]
-
-
-def test_a_peer_in_quarantine_is_told_as_such():
-    with Nodes(2) as nodes:
-        context_of(nodes.nodes[0].connection.node).peer_table.quarantine({"w2"})
-        nodes.begin_to_finish(0)
-        nodes.begin_to_finish(1, timeout_s=1.0, seconds=1.0)
-        report = nodes.report(0)
-    assert report.missed == {"w2": "is in quarantine"}
-    assert report.rounds == 0
 
 
 def test_nodes_that_see_different_peers_end_all_the_same():

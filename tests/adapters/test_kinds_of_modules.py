@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from support.nodes import config_of, eventually, merge_of, refuses
-from support.state_donors import adapter_of, are_equal, nodes, state_of
+from support.state_donors import adapter_of, are_equal, nodes, state_of, two_of
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -80,8 +80,7 @@ def test_the_weight_of_a_parametrised_layer_is_made_of_averaged_parameters(kind)
 
     one, two = net(1), net(2)
     wanted = means(one, two)
-    config = config_of(2, **CONSTANT)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
     torch.testing.assert_close([p.detach() for p in one.parameters()], wanted)
     is_right(weight_of(one), one)
@@ -93,8 +92,7 @@ def test_the_weight_of_a_parametrised_layer_is_made_of_averaged_parameters(kind)
 
 def test_a_parametrisation_of_later_is_another_model_on_both_sides_alike():
     one, two = nn.Linear(6, 6), nn.Linear(6, 6)
-    config = config_of(2, **CONSTANT)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
         for net in (one, two):
             parametrizations.weight_norm(net)
@@ -152,8 +150,7 @@ def test_a_causal_mask_in_a_buffer_keeps_nobody_from_merging(settings):
         return net
 
     one, two = masked(1.0), masked(3.0)
-    config = config_of(2, **CONSTANT, **settings)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT, **settings) as (first, second):
         merge_of(first, second)
     assert one.weight.tolist() == [[2.0] * 4]
     assert torch.equal(one.mask, two.mask)
@@ -169,8 +166,7 @@ def test_empty_parameters_are_carried_along():
         return made
 
     one, two = net(1.0), net(3.0)
-    config = config_of(2, **CONSTANT)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
         assert first.connection.node.report()["model"]["parameters"]["tensors"] == 4
     assert bool((one.bias == 2.0).all())
@@ -205,9 +201,8 @@ def test_a_module_that_is_to_be_quantised_is_gossiped():
     one, two = (
         nn.Sequential(torch.ao.nn.quantized.FloatFunctional(), nn.Linear(2, 2)) for _ in range(2)
     )
-    config = config_of(2, **CONSTANT)
     wanted = means(one, two)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
     torch.testing.assert_close([p.detach() for p in one.parameters()], wanted)
 
@@ -233,8 +228,7 @@ CHANGES = {
 def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
     change = CHANGES[kind]
     one, two = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
-    config = config_of(2, **CONSTANT)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
         change(one)
         if kind != "a parameter replaced":  # by one of the same kind: nobody can tell
@@ -252,12 +246,11 @@ def test_an_unfrozen_layer_is_gossiped_once_both_have_unfrozen_it(settings):
     one, two = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
     for net in (one, two):
         net[0].requires_grad_(False)
-    config = config_of(2, **CONSTANT, **settings)
     wanted = (one[1].bias + 3 * two[1].bias).detach() / 4  # merged twice
     with torch.no_grad():
         two[0].load_state_dict(one[0].state_dict())
     kept = one[0].weight.detach().clone()
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT, **settings) as (first, second):
         merge_of(first, second)
         assert torch.equal(one[0].weight, kept)
         for net in (one, two):
@@ -281,8 +274,7 @@ class ManyTensors(nn.Module):
 
 def test_thousands_of_tensors_are_merged_and_handed_on():
     one, two = ManyTensors(2000, 1.0), ManyTensors(2000, 3.0)
-    config = config_of(2, **CONSTANT)
-    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+    with two_of(one, two, **CONSTANT) as (first, second):
         merge_of(first, second)
     assert all(bool((tensor == 2.0).all()) for tensor in one.parameters())
     part = TrainingState(one).capture()["model"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.nodes import config_of, eventually, is_connected, merge_of, status_of
+from support.state_donors import two_of
 from torch import nn
 
 from dpwa.adapters.merge import Merge
@@ -22,31 +23,12 @@ def filled(net, value):
     return net
 
 
-class Pair:
-    """Two nodes with their modules; `merge` publishes on both sides until the first one merges."""
-
-    def __init__(self, one, two, **settings):
-        config = config_of(2, **settings)
-        self.one = DpwaPyTorchAdapter(one, "w1", config)
-        self.two = DpwaPyTorchAdapter(two, "w2", config)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.one.close()
-        self.two.close()
-
-    def merge(self, during=lambda: None, loss=0.5):
-        return merge_of(self.one, self.two, loss, during)
-
-
 def test_a_merge_says_what_was_merged():
-    with Pair(filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)) as pair:
+    with two_of(filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)) as (first, second):
         for _ in range(4):
-            pair.two.update_send(0.25)
+            second.update_send(0.25)
         began = time.monotonic()
-        merge = pair.merge()
+        merge = merge_of(first, second, 0.5)
         took_s = time.monotonic() - began
     assert isinstance(merge, Merge)
     assert merge.peer == "w2"
@@ -63,16 +45,16 @@ def test_a_merge_says_what_was_merged():
 @pytest.mark.parametrize(("transport", "more"), [("shm", 1), ("tcp", 2)])
 def test_of_what_was_read_late_the_step_that_a_peer_is_ahead_is_not_counted_twice(transport, more):
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two, transport=transport) as pair:
+    with two_of(one, two, transport=transport) as (first, second):
         for _ in range(more):  # so its clock is ahead of that of w1 by one at least
-            pair.two.update_send(0.5)
+            second.update_send(0.5)
 
         def attempt():
             filled(one, 1.0)
-            pair.one.update_send(0.5)
+            first.update_send(0.5)
             filled(one, 2.0)  # a step
-            pair.two.update_send(0.5)
-            return pair.one.update_wait(0.5)
+            second.update_send(0.5)
+            return first.update_wait(0.5)
 
         merge = eventually(attempt)
     ahead = -merge.staleness
@@ -90,14 +72,11 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
         def step(net=one):
             filled(net, 11.0)  # a local step of +10 while the fetch is under way
 
-        def attempt(pair, net=one, step=step):
-            filled(net, 1.0)
-            return pair.merge(during=step)
-
-        with Pair(one, two, merge=merge) as pair:
-            eventually(lambda p=pair: is_connected(p.one.connection, "w2"))
-            pair.merge()  # from now on both are ready
-            attempt(pair)
+        with two_of(one, two, merge=merge) as (first, second):
+            eventually(lambda: is_connected(first.connection, "w2"))
+            merge_of(first, second, 0.5)  # from now on both are ready
+            filled(one, 1.0)
+            merge_of(first, second, 0.5, step)
         assert one.weight.item() == pytest.approx(expected)
 
 
@@ -105,8 +84,8 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
     "loss", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), None]
 )
 def test_a_loss_may_be_any_number_or_none(loss):
-    with Pair(nn.Linear(1, 1), nn.Linear(1, 1)) as pair:
-        assert pair.merge(loss=loss).peer_loss == (None if loss is None else 0.5)
+    with two_of(nn.Linear(1, 1), nn.Linear(1, 1)) as (first, second):
+        assert merge_of(first, second, loss).peer_loss == (None if loss is None else 0.5)
 
 
 @pytest.mark.parametrize("merge", ["interpolate", "delta"])
@@ -115,13 +94,13 @@ def test_a_loss_may_be_any_number_or_none(loss):
 def test_a_diverged_node_poisons_nobody(merge, interpolation, told_loss, caplog):
     """Whether its loss tells, or its parameters broke in the step after the loss was measured."""
     one, two = filled(nn.Linear(2, 2), math.nan), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two, interpolation=interpolation, merge=merge) as pair:
+    with two_of(one, two, interpolation=interpolation, merge=merge) as (first, second):
 
         def refused():
-            pair.one.update_send(told_loss)
-            pair.two.update_send(0.1)
-            assert pair.two.update_wait(0.1) is None
-            return status_of(pair.two.connection, "w1")["health"] == "diverged"
+            first.update_send(told_loss)
+            second.update_send(0.1)
+            assert second.update_wait(0.1) is None
+            return status_of(second.connection, "w1")["health"] == "diverged"
 
         eventually(refused)
         for _ in range(3):
@@ -134,12 +113,12 @@ def test_a_diverged_node_poisons_nobody(merge, interpolation, told_loss, caplog)
 @pytest.mark.parametrize("merge", ["interpolate", "delta"])
 def test_a_diverged_node_takes_over_a_healthy_peer(merge):
     one, two = filled(nn.Linear(2, 2), math.nan), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two, interpolation="loss", merge=merge) as pair:
+    with two_of(one, two, interpolation="loss", merge=merge) as (first, second):
 
         def attempt():
-            pair.two.update_send(0.1)
-            pair.one.update_send(math.nan)
-            return pair.one.update_wait(math.nan)
+            second.update_send(0.1)
+            first.update_send(math.nan)
+            return first.update_wait(math.nan)
 
         assert eventually(attempt).factor == 1.0
     assert bool((one.weight == 3.0).all())
@@ -147,22 +126,22 @@ def test_a_diverged_node_takes_over_a_healthy_peer(merge):
 
 def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_old_one():
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two, merge="interpolate") as pair:
-        pair.merge()
+    with two_of(one, two, merge="interpolate") as (first, second):
+        merge_of(first, second, 0.5)
         old = one.weight
         before = old.clone()
 
         def replace():
             one.weight = nn.Parameter(torch.full((2, 2), 9.0))
 
-        assert pair.merge(during=replace) is not None
+        assert merge_of(first, second, 0.5, replace) is not None
         assert torch.equal(old, before)
         assert bool((one.weight == (9.0 + two.weight) / 2).all())
 
-        pair.two.update_send(0.5)
-        pair.one.update_send(0.5)
+        second.update_send(0.5)
+        first.update_send(0.5)
         one.half()
-        assert pair.one.update_wait(0.5) is None  # of another layout by now
+        assert first.update_wait(0.5) is None  # of another layout by now
 
 
 def compiled(net):
@@ -182,8 +161,8 @@ def test_a_module_that_is_wrapped_or_elsewhere_gossips_with_a_plain_one(wrap):
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
     wrapped = wrap(one)
     device = one.weight.device
-    with Pair(wrapped, two) as pair:
-        pair.merge()
+    with two_of(wrapped, two) as (first, second):
+        merge_of(first, second, 0.5)
     assert one.weight.device == device
     assert bool((one.weight == 2.0).all())
 

@@ -21,8 +21,6 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.data.payload import Payload
 from dpwa.errors import UserError
 
-STEPS = 50
-
 
 @pytest.fixture(autouse=True)
 def _no_false_alarm(caplog):
@@ -128,46 +126,6 @@ def nodes_of(count, *, there=None, kind="AdamW", **settings):
 def are_equal(nodes):
     first, *others = [node.state() for node in nodes]
     return all(all(map(torch.equal, first, other)) for other in others)
-
-
-@pytest.mark.parametrize(
-    ("transport", "count", "kind", "bucket_bytes"),
-    [
-        pytest.param("auto", 3, "AdamW", 1, marks=pytest.mark.slow),
-        ("tcp", 3, "AdamW", 64),
-        ("tcp", 2, "Muon", 25 * 2**20),
-    ],
-)
-def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
-    transport, count, kind, bucket_bytes, monkeypatch
-):
-    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", bucket_bytes)
-
-    def train(node):
-        for _ in range(STEPS):
-            node.step()
-
-    reference = net_of()
-    optimizer = OPTIMIZERS[kind](reference)
-    ranks = [copy.deepcopy(reference) for _ in range(count)]  # for their gradients
-    for step in range(1, STEPS + 1):
-        for index, rank in enumerate(ranks):
-            for own, value in zip(rank.parameters(), reference.parameters(), strict=True):
-                own.data.copy_(value)
-            rank.zero_grad()
-            loss_of(rank, index, step).backward()
-        every = [net.parameters() for net in (reference, *ranks)]
-        for parameter, *mine in zip(*every, strict=True):
-            parameter.grad = torch.stack([each.grad for each in mine]).mean(0)
-        optimizer.step()
-
-    with nodes_of(count, kind=kind, transport=transport) as nodes:
-        nodes.each(train)
-        assert {node.pace for node in nodes.nodes.values()} == {tuple(nodes.names)}
-        assert are_equal(nodes.nodes.values())
-        found = nodes.nodes[0].net.parameters()
-        for own, expected in zip(found, reference.parameters(), strict=True):
-            assert torch.allclose(own, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_all_begin_with_the_parameters_of_the_first():

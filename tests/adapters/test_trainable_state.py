@@ -7,7 +7,16 @@ import pytest
 import safetensors.torch
 import torch
 from support.nodes import config_of, eventually, merge_of, refuses
-from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
+from support.state_donors import (
+    ALONE,
+    adapter_of,
+    are_equal,
+    joined_beside,
+    nodes,
+    state_of,
+    training,
+    two_of,
+)
 from torch import nn
 
 from dpwa.adapters.module_state import FrozenParameters, ModuleState
@@ -101,14 +110,10 @@ def test_a_joiner_receives_the_adapter_and_leaves_its_base_alone(size):
 
 
 def test_a_joiner_with_another_base_is_told_once_and_starts_with_its_own(caplog):
-    config = config_of(2, **TRAINABLE)
-    one, two = model(1), model(2, base=1)
+    two = model(2, base=1)
     own = state_of(two)
-    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
-        eventually(lambda: first.clock >= 1)
-        with nodes(adapter_of(two, "w2", config)) as (second,):
-            assert second.clock == 0
-            assert are_equal(state_of(two), own)
+    assert joined_beside(model(1), two, config_of(2, **TRAINABLE)) == 0
+    assert are_equal(state_of(two), own)
     (text,) = [text for text in caplog.messages if "starts with its own model" in text]
     assert text.startswith("w2: this node starts with its own model")
     assert "the state of w1 differs (first difference: the frozen parameters: here 4 " in text
@@ -146,11 +151,10 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(two, settings, words, caplo
 
 
 def test_equal_bases_gossip_as_ever():
-    config = config_of(2, interpolation="constant", state="trainable", initial_state="own")
+    settings = {"interpolation": "constant", "state": "trainable", "initial_state": "own"}
     one, two = model(1), model(2)
     mean = {name: (a + split(two)[0][name]) / 2 for name, a in split(one)[0].items()}
-    first, second = adapter_of(one, "w1", config), adapter_of(two, "w2", config)
-    with nodes(first, second):
+    with two_of(one, two, **settings) as (first, second):
         merge_of(first, second)
     for name, tensor in split(one)[0].items():
         torch.testing.assert_close(tensor, mean[name])

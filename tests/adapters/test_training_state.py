@@ -316,18 +316,15 @@ def test_an_optimizer_whose_state_is_more_than_tensors_and_plain_data_is_left_ou
     assert state.capture().keys() == {"model"}
 
 
-@pytest.mark.parametrize("how", ["given", "gossip optimizer"])
-def test_a_late_joiner_goes_on_with_the_optimizer_of_its_donor(how):
+def test_a_late_joiner_goes_on_with_the_optimizer_of_its_donor():
     config = config_of(2, **ALONE, initial_state="peers")
     nets = linear(1), linear(2)
     adams = [torch.optim.Adam(net.parameters(), lr=0.01) for net in nets]
     train(nets[0], adams[0], 5)
 
     def node(index):
-        given = adams[index] if how == "given" else None
-        adapter = adapter_of(nets[index], f"w{index + 1}", config, optimizer=given)
-        if how != "given":
-            GossipOptimizer(adams[index], adapter)
+        adapter = adapter_of(nets[index], f"w{index + 1}", config)
+        GossipOptimizer(adams[index], adapter)
         return adapter
 
     with nodes(node(0)) as (first,), training(first):

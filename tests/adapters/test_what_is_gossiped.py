@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.nodes import at_once, config_of, eventually, merge_of
+from support.state_donors import two_of
 from torch import nn
 
 import dpwa
@@ -123,11 +124,7 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
     one, two = make(1.0), make(0.0)
     settings = {"buffers": "keep"} if "keep" in row else {}
     settings |= {"statistics": ["ot*r"]} if "`statistics`" in row else {}
-    config = config_of(2, interpolation="constant", **settings)
-    with (
-        DpwaPyTorchAdapter(one, "w1", config) as first,
-        DpwaPyTorchAdapter(two, "w2", config) as second,
-    ):
+    with two_of(one, two, interpolation="constant", **settings) as (first, second):
         merge_of(first, second)
         model = first.connection.node.report()["model"]
     value = one.other.detach().reshape(-1)[0].to(torch.complex64).real.item()
@@ -310,12 +307,8 @@ def test_a_sparse_buffer_is_left_out_with_a_warning(caplog):
 @pytest.mark.usefixtures("_group_of_one")
 def test_a_distributed_module_of_one_rank_is_a_plain_one():
     settings = {"merge": "interpolate", "constant": {"value": 1.0}}  # copies, bit for bit
-    one, two, config = nn.Linear(2, 2), nn.Linear(2, 2), config_of(2, **settings)
-    wrapped = nn.parallel.DistributedDataParallel(one)
-    with (
-        DpwaPyTorchAdapter(wrapped, "w1", config) as first,
-        DpwaPyTorchAdapter(two, "w2", config) as second,
-    ):
+    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    with two_of(nn.parallel.DistributedDataParallel(one), two, **settings) as (first, second):
 
         def attempt():
             second.update_send()

@@ -65,6 +65,14 @@ def adam(net):
     return torch.optim.AdamW(net.parameters(), 0.01)
 
 
+@pytest.fixture
+def optimizers():
+    """Those of a module that nobody watches."""
+    found = Optimizers()
+    found._trains = lambda _: None
+    return found
+
+
 @pytest.mark.parametrize("name", ["optimizer", "original_optimizer", "base_optimizer"])
 def test_a_wrapper_that_only_passes_on_is_not_what_is_given(adam, name):
     assert unwrapped(Passing(Passing(adam, name))) is adam
@@ -78,26 +86,22 @@ def test_a_wrapper_with_a_state_of_its_own_stays_and_its_steps_are_followed(adam
     assert followed(Slow(adam, is_whole=False)) is adam
 
 
-def test_an_optimizer_of_other_parameters_in_an_attribute_is_another_one(net, adam):
+def test_an_optimizer_of_other_parameters_in_an_attribute_is_another_one(net, adam, optimizers):
     of_others = torch.optim.SGD(nn.Linear(3, 2).parameters(), 0.1)
     of_one = torch.optim.SGD([net.weight], 0.1)
     for other in (of_others, of_one):
         adam.optimizer = other
         assert unwrapped(adam) is adam
         assert followed(adam) is adam
-    optimizers = Optimizers()
-    optimizers._trains = lambda _: None
     optimizers.include(adam)
     assert optimizers.given == [adam]
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_the_optimizer_of_a_scheduler_is_the_one_that_is_given(adam, is_first):
+def test_the_optimizer_of_a_scheduler_is_the_one_that_is_given(adam, optimizers, is_first):
     outer = Slow(adam)
     of_inner = torch.optim.lr_scheduler.StepLR(adam, 2)
     of_passing = torch.optim.lr_scheduler.LambdaLR(Passing(outer), lambda _: 1.0)
-    optimizers = Optimizers()
-    optimizers._trains = lambda _: None
     given = [Scheduler(of_inner, [Passing(adam)]), of_passing]
     assert optimizers.include(None if is_first else outer, given)
     assert optimizers.given == [outer]
@@ -106,11 +110,9 @@ def test_the_optimizer_of_a_scheduler_is_the_one_that_is_given(adam, is_first):
     assert optimizers.given == [outer]
 
 
-def test_the_scaler_of_a_wrapper_goes_with_the_optimizer(adam):
+def test_the_scaler_of_a_wrapper_goes_with_the_optimizer(adam, optimizers):
     outer = Passing(adam)
     outer.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    optimizers = Optimizers()
-    optimizers._trains = lambda _: None
     optimizers.include(outer)
     assert optimizers.scales() == [64.0]
 

@@ -202,13 +202,6 @@ def test_logs_that_say_nothing_yet_make_a_report_whatever_the_nodes_are_called(t
     assert "Merges between nodes" not in page.text  # there is nothing to be drawn
 
 
-def test_another_run_in_the_folder_is_named(tmp_path):
-    write_log(tmp_path, "w1")
-    write_log(tmp_path, "w1", began=BEGAN + 1000, pid=101)
-    spans = facts_in(tmp_path).run.spans
-    assert [span.number for span in spans] == [1, 2]
-
-
 @pytest.mark.parametrize("target", ["file", "file/below"])
 def test_an_output_that_cannot_be_written_is_one_clear_error(tmp_path, target):
     pytest.importorskip("matplotlib")

@@ -15,6 +15,7 @@ from support.state_donors import (
     Net,
     adapter_of,
     are_equal,
+    joined_beside,
     nodes,
     state_of,
     training,
@@ -79,14 +80,10 @@ def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
 
 
 def test_who_is_told_to_starts_with_its_own_at_once():
-    config = config_of(2, **ALONE, initial_state="own")
-    one, two = Net(1), Net(2)
+    two = Net(2)
     own = state_of(two)
-    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
-        eventually(lambda: first.clock >= 1)
-        with nodes(adapter_of(two, "w2", config)) as (second,):
-            assert are_equal(state_of(two), own)
-            assert second.clock == 0.0
+    assert joined_beside(Net(1), two, config_of(2, **ALONE, initial_state="own")) == 0.0
+    assert are_equal(state_of(two), own)
 
 
 def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(caplog):
@@ -108,15 +105,11 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
 
 
 def test_parameters_that_are_not_finite_are_not_taken_over(caplog):
-    config = config_of(2, **PEERS)
     one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
     torch.nn.init.constant_(one.weight, float("nan"))
     own = state_of(two)
-    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
-        eventually(lambda: first.clock >= 1)
-        with nodes(adapter_of(two, "w2", config)) as (second,):
-            assert are_equal(state_of(two), own)
-            assert second.clock == 0.0
+    assert joined_beside(one, two, config_of(2, **PEERS)) == 0.0
+    assert are_equal(state_of(two), own)
     assert any("parameters that are not finite" in text for text in caplog.messages)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.testing import FaultPlan, FaultyProcess
 from dpwa.testing.faults import VARIABLE
-from support.nodes import again_and_again
+from support.nodes import again_and_again, config_of, eventually
 from support.processes import PROGRAMS, Program
 
 PROGRAM = PROGRAMS / "gossip.py"
@@ -68,6 +68,20 @@ def nodes(*made):
 
 def adapter_of(net, name, config, **options):
     return DpwaPyTorchAdapter(net, name, config, **options)
+
+
+def two_of(one, two, **settings):
+    """The adapters of two modules, under one configuration."""
+    config = config_of(2, **settings)
+    return nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config))
+
+
+def joined_beside(one, two, config):
+    """Let a node with the second module join one that trains the first; return its first clock."""
+    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(adapter_of(two, "w2", config)) as (second,):
+            return second.clock
 
 
 class ForkedProcess(FaultyProcess):

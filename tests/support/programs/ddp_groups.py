@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import torch
-from groups import PATIENCE_S, group_says, play
+from groups import PATIENCE_S, group_says, play, train_beside_the_late
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,16 +46,16 @@ class Cast(nn.Module):
         return self.net[2](self.net[1](self.net[0](inputs)).double())
 
 
-def digest(net):
+def digest(tensors):
     whole = hashlib.sha256()
-    for tensor in net.state_dict().values():
-        whole.update(tensor.numpy().tobytes())
+    for tensor in tensors:
+        whole.update(tensor.detach().numpy().tobytes())
     return whole.hexdigest()
 
 
 def told(net, gossip):
     return {
-        "digest": digest(net),
+        "digest": digest(net.state_dict().values()),
         "value": net.module.net[0].weight[0, 0].item(),
         "running_mean": net.module.net[1].running_mean[0].item(),
         "clock": gossip.clock,
@@ -110,15 +110,8 @@ def step(net, name, rank, config, folder):
                 (folder / f"{name}-{rank}").touch()
             while len(digests) == 30 and len(list(folder.iterdir())) < 4:
                 time.sleep(0.05)  # the other group may come late
-            digests.append(digest_of_parameters(net))
+            digests.append(digest(net.parameters()))
         return {"merged": merged, "digests": digests, "lr": inner.param_groups[0]["lr"]}
-
-
-def digest_of_parameters(net):
-    whole = hashlib.sha256()
-    for parameter in net.parameters():
-        whole.update(parameter.detach().numpy().tobytes())
-    return whole.hexdigest()
 
 
 def refused(net, name, rank, config, folder):
@@ -163,27 +156,20 @@ def late(net, name, rank, config, folder, **settings):
     schedule = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: 0.5**step)
     given = {"optimizer": inner, "scheduler": schedule}
     with DpwaPyTorchAdapter(net, name, config, **given) as adapter:
-        if is_late:
-            found = told(net, adapter)
-            found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
-            found["schedule"] = schedule.last_epoch, schedule.get_last_lr()
-            (folder / f"done-{rank}").touch()
-            return found
-        steps = 0
-        while not group_says(len(list(folder.glob("done*"))) == 2):
-            if steps < 5:
-                inner.zero_grad()
-                net(torch.ones(4, 3)).sum().backward()
-                inner.step()
-                schedule.step()
-            steps += 1
-            adapter.step(1.0)
-            if steps == 6:
-                ready.touch()
-            time.sleep(0.01)
+
+        def train(_):
+            inner.zero_grad()
+            net(torch.ones(4, 3)).sum().backward()
+            inner.step()
+            schedule.step()
+
+        if not is_late:
+            train_beside_the_late(folder, 5, train, adapter)
         found = told(net, adapter)
         found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
         found["schedule"] = schedule.last_epoch, schedule.get_last_lr()
+        if is_late:
+            (folder / f"done-{rank}").touch()
         return found
 
 
@@ -200,11 +186,11 @@ def schedule_free(net, name, rank, config, folder):
             net(torch.randn(8, 3)).square().mean().backward()
             optimizer.step()
             adapter.step(0.5)
-            digests.append(digest_of_parameters(net))
+            digests.append(digest(net.parameters()))
         adapter.finish()
     modes = [group["train_mode"] for group in optimizer.param_groups]
     values = [v for p in net.parameters() if p.requires_grad for v in p.flatten().tolist()]
-    return {"digests": [*digests, digest_of_parameters(net)], "modes": modes, "values": values}
+    return {"digests": [*digests, digest(net.parameters())], "modes": modes, "values": values}
 
 
 def finish(net, name, rank, config, folder):
@@ -216,7 +202,11 @@ def finish(net, name, rank, config, folder):
             adapter.step(1.0)
             time.sleep(0.02)
         report = adapter.finish()
-        return {"digest": digest(net), "took_part": report.took_part, "waited_s": report.waited_s}
+        return {
+            "digest": digest(net.state_dict().values()),
+            "took_part": report.took_part,
+            "waited_s": report.waited_s,
+        }
 
 
 def played(scenario):

@@ -2,10 +2,11 @@
 
 import hashlib
 import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from groups import PATIENCE_S, group_says, play
+from groups import PATIENCE_S, group_says, play, train_beside_the_late
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -185,15 +186,7 @@ def late(name, rank, config, folder):
             train(net, optimizer, rank, 0)  # the optimizer works with what came
             (folder / f"done-{rank}").touch()
             return found
-        steps = 0
-        while not group_says(len(list(folder.glob("done*"))) == 2):
-            if steps < 20:
-                train(net, optimizer, rank, steps)
-            steps += 1
-            gossip.step(1.0)
-            if steps == 21:
-                (folder / "ready").touch()
-            time.sleep(0.01)
+        train_beside_the_late(folder, 20, partial(train, net, optimizer, rank), gossip)
         return told(net, optimizer, gossip)
 
 
