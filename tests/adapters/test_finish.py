@@ -25,6 +25,7 @@ from dpwa.node.finish import Averaged
 from dpwa.node.finish_run import FinishRun
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
+from dpwa.wire.shards import WHOLE
 
 
 class Nodes:
@@ -452,6 +453,15 @@ def test_buffers_are_averaged_too():
     with Nodes(2, nets) as nodes:
         nodes.finish_all(value=None)
     assert nets[0].running_mean.tolist() == nets[1].running_mean.tolist() == [2.0, 2.0]
+
+
+def test_three_nodes_read_all_with_factors_that_make_the_plain_mean():
+    with Nodes(3) as nodes:
+        for index in range(3):
+            nodes.train(index)
+        trainer = nodes.nodes[0]._trainer
+        arrivals = trainer.rounds.read_all(trainer.model.layout, WHOLE)
+        assert [arrival.factor for arrival in arrivals] == pytest.approx([1 / 2, 1 / 3])
 
 
 def test_a_diverged_peer_is_left_out():
