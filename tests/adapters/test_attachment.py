@@ -41,16 +41,6 @@ def test_the_loss_is_the_last_one_set():
     assert connection.losses == [None, 0.5, 0.5]
 
 
-def test_accumulated_gradients_are_one_step():
-    net, optimizer, connection, _ = attached()
-    for micro in range(8):
-        (loss_of(net) / 4).backward()
-        if micro % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-    assert len(connection.losses) == 2
-
-
 @pytest.mark.parametrize("fused", [False, True])  # a fused one leaves out the step by itself
 def test_a_step_that_a_scaler_skips_is_none(fused):
     net = net_of()

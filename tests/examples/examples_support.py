@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import pickle
 import random
 import runpy
+import signal
 import subprocess
 import sys
 import traceback
@@ -66,6 +68,28 @@ def run_here(file: Path, *arguments: object) -> tuple[object, str]:
             traceback.print_exc()
             code = 1
     return code, errors.getvalue()
+
+
+def interrupted(stream: str, text: str, *script: object) -> tuple[int, str]:
+    """Run a script until a line of its output has a text, and then press Ctrl-C.
+
+    Returns:
+        Its exit code, and what it has written to standard error afterwards.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *map(str, script)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        while text not in getattr(process, stream).readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, errors
 
 
 @contextmanager

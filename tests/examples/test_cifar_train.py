@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples_support import DPWA, EXAMPLES, Runner, dump, load_example, run_here
+from examples_support import DPWA, EXAMPLES, Runner, dump, interrupted, load_example, run_here
 
 from dpwa.errors import UserError
 
@@ -234,23 +231,5 @@ def test_it_resumes_from_the_weights_and_the_epoch_of_an_earlier_run(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_quietly(data_dir: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable, TRAIN, "--data-dir", data_dir, *QUICK,
-            "--epochs", "100000", "--output", tmp_path / "net.pt",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        while "epoch 2" not in process.stdout.readline():
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, errors) == (130, "")
+    options = ("--data-dir", data_dir, *QUICK, "--epochs", 100_000, "--output", tmp_path / "net.pt")
+    assert interrupted("stdout", "epoch 2", TRAIN, *options) == (130, "")

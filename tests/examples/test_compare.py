@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -15,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from examples_support import EXAMPLES, Runner
+from examples_support import EXAMPLES, Runner, interrupted
 
 from dpwa.algorithms import base
 
@@ -181,22 +178,9 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Runner, tmp_path
 
 @pytest.mark.slow
 def test_ctrl_c_stops_all_nodes_and_says_so(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable, COMPARE, "--nodes", "2", "--steps", "10", "--seeds", "50",
-            "--algorithms", "delta", "--out-dir", str(tmp_path),
-        ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        assert "1/50" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130
+    options = ("--nodes", 2, "--steps", 10, "--seeds", 50, "--algorithms", "delta")
+    code, errors = interrupted("stderr", "1/50", COMPARE, *options, "--out-dir", tmp_path)
+    assert code == 130
     assert errors.endswith("Interrupted: all nodes have been stopped.\n")
     assert "Traceback" not in errors
 

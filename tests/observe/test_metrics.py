@@ -79,9 +79,3 @@ def test_nodes_need_a_port_each():
         ConfigError, match=r"metrics.port: expected a port up to 65534, because 2 nodes"
     ):
         load_config(config_of(2, metrics={"port": 65535}))
-
-
-def test_a_variable_sets_the_port():
-    loaded = load_config(config_of(2), environ={"DPWA_METRICS__PORT": "9100"})
-    assert loaded.metrics.port == 9100
-    assert load_config(config_of(2)).metrics.port is None
