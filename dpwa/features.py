@@ -69,7 +69,7 @@ FEATURES = (
         "tables",
         messages="dpwa.wire.tables",
         types="table_seen table_elsewhere table_holdings table_made table_ready table_arrived"
-        " table_addition table_replicated table_added table_state table_state_taken table_get"
+        " table_addition table_added table_state table_state_taken table_get"
         " table_got table_refused",
     ),
     Feature(

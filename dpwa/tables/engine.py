@@ -55,7 +55,6 @@ from dpwa.wire.tables import (
     TableHoldings,
     TableMade,
     TableReady,
-    TableReplicated,
     TableState,
     TableStateTaken,
 )
@@ -262,6 +261,7 @@ class Engine:
     def _begin(self, view: GroupView) -> None:
         self._mail.begin_view(view)
         self._replication.begin_view()
+        self.requests.begin_view()
         self._store.drop_incomplete()
         self._began, self._has_begun, self._told = self._mail.now, False, {}
         self._publish()
@@ -369,8 +369,6 @@ class Engine:
                 self._replication.receive_addition(message, data)
             case TableAddition():
                 self._replication.replicate(message, data)
-            case TableReplicated():
-                self._replication.replicated(message)
             case TableAdded():
                 self.requests.added(message)
             case TableState():

@@ -206,20 +206,29 @@ class PendingOperations:
             self.take_fresh()
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
 
-    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
-        """Record that an addition is in all copies of its shard, or has failed.
+    def acknowledge(self, key: Key, counter: int) -> int:
+        """Record that all copies of a shard have the additions up to number `counter`.
 
-        Returns whether the addition came from a user and has succeeded.
+        Returns the number of acknowledged additions, without initial values.
         """
         with self.changed:
+            done, unseen = [], self._unseen.get(key, OrderedDict())
+            while unseen and next(iter(unseen)) <= counter:
+                _, addition = unseen.popitem(last=False)
+                self._seen_bytes += addition.data.nbytes
+                done.append(addition)
+            if done:
+                self.changed.notify_all()
+        return sum(not addition.is_first for addition in done)
+
+    def fail(self, key: Key, counter: int, error: DpwaError) -> None:
+        """Record that an addition has failed. A later call of this table's user raises `error`."""
+        with self.changed:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
-            if addition is None:
-                return False
-            self._seen_bytes += addition.data.nbytes
-            if error is not None:
+            if addition is not None:
+                self._seen_bytes += addition.data.nbytes
                 self._failed[key[0]] = error
-            self.changed.notify_all()
-        return error is None and not addition.is_first
+                self.changed.notify_all()
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
         """Store a piece of the answer to a read. Drop pieces that were not requested."""

@@ -22,7 +22,6 @@ from dpwa.wire import limits
 from dpwa.wire.tables import (
     TableAdded,
     TableAddition,
-    TableReplicated,
     TableState,
     TableStateTaken,
 )
@@ -33,19 +32,18 @@ _FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
 RETRY_S = 1.0  # after memory for a copy was short, or its state could not be stored
 
 Say = Callable[[str, Item], None]
-Awaited = tuple[Key, str, int]  # shard, client, counter
 
 
 class Replication:
     """The tasks of a node as the primary of some shards, and as a replica of others.
 
-    The primary applies an addition, sends it to the replicas, and acknowledges it when all replicas
-    have applied it. A refused addition is in no copy. After a refusal, further additions of the
-    client wait until the client knows of it. Otherwise the client might repeat the addition at a
-    different primary that already has later additions. While a new replica gets the state,
-    additions to the shard wait. If a replica cannot apply an addition, or has missed one, its copy
-    is made again. The replica then confirms its open additions with the arrival of the state,
-    because the state has them.
+    The primary applies an addition, and sends it to the replicas. Each replica applies the
+    addition, and confirms it to the client itself. Without replicas, the primary confirms it. A
+    refused addition is in no copy. After a refusal, further additions of the client wait until the
+    client knows of it. Otherwise the client might repeat the addition at a different primary that
+    already has later additions. While a new replica gets the state, additions to the shard wait. If
+    a replica cannot apply an addition, or has missed one, its copy is made again. When the state
+    has arrived, the replica confirms all additions in it.
 
     `note` is called for every addition that this node applies.
     """
@@ -57,7 +55,6 @@ class Replication:
         self._mail = mail
         self._say = say
         self._note = note
-        self._awaited: dict[Awaited, tuple[str, set[str]]] = {}
         self._copying: dict[Key, set[str]] = {}
         self._refused: set[tuple[Key, str]] = set()  # clients that do not know of a refusal yet
         self._on_hold: dict[Key, list[tuple[TableAddition, Frame]]] = {}
@@ -66,7 +63,6 @@ class Replication:
 
     def begin_view(self) -> None:
         """Drop the old view's operations, because nodes will send the operations again."""
-        self._awaited.clear()
         self._copying.clear()
         self._refused.clear()
         self._on_hold.clear()
@@ -85,31 +81,18 @@ class Replication:
             message, data = self._as_it_counts(message, data)
             self._apply(copy, message, data)
         except ProtocolError as error:
-            self._acknowledge(message.name, key, message.counter, str(error))
+            self._confirm(message.client, key, message.counter, str(error))
             return
         fault_points.reached("table.add.applied")
         replicas = self._store.holders(key)[1:]
         if not replicas:
-            self._acknowledge(message.name, key, message.counter)
+            self._confirm(message.client, key, message.counter)
             return
-        self._awaited[_awaited(message)] = message.name, set(replicas)
         fields = message.model_dump(include=_FORWARDED_FIELDS)
         fields["contained"] = copy.state.additions
         for replica in replicas:
             self._say(replica, Item(TableAddition, fields, data))
         fault_points.reached("table.add.forwarded")
-
-    def replicated(self, message: TableReplicated) -> None:
-        self._confirmed(_awaited(message), message.name)
-
-    def _confirmed(self, awaited: Awaited, replica: str) -> None:
-        if awaited not in self._awaited:
-            return
-        client, replicas = self._awaited[awaited]
-        replicas.discard(replica)
-        if not replicas:
-            del self._awaited[awaited]
-            self._acknowledge(client, awaited[0], awaited[2])
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
         """Drop initial values that a node sends too late, when it is no longer the first member."""
@@ -132,18 +115,21 @@ class Replication:
         copy.apply(message.client, message.counter, ids, delta, is_first=message.is_first)
         self._note()
 
-    def _acknowledge(self, client: str, key: Key, counter: int, refused: str = "") -> None:
+    def _confirm(self, client: str, key: Key, counter: int, refused: str = "") -> None:
+        """Tell a client that this copy has its additions up to `counter`, or refuses this one."""
         fields = {
             "table": key[0],
             "shard": key[1],
+            "client": client,
             "counter": counter,
             "refused": refused[: limits.MAX_REASON_CHARACTERS],
         }
+        node, _, _ = client.rpartition(":")
         told = None
-        if refused and self._mail.stream(client) is not None:
-            self._refused.add((key, client))
-            told = partial(self._refusal_told, key, client)
-        self._say(client, Item(TableAdded, fields, seen=told))
+        if refused and self._mail.stream(node) is not None:
+            self._refused.add((key, node))
+            told = partial(self._refusal_told, key, node)
+        self._say(node, Item(TableAdded, fields, seen=told))
         fault_points.reached("table.add.acknowledged")
 
     def _refusal_told(self, key: Key, client: str) -> None:
@@ -171,8 +157,7 @@ class Replication:
             self._miss(key, error)
             return
         fault_points.reached("table.add.replicated")
-        fields = message.model_dump(include={"table", "shard", "client", "counter"})
-        self._say(message.name, Item(TableReplicated, fields))
+        self._confirm(message.client, key, message.counter)
 
     def _own_replica(self, key: Key, primary: str) -> ShardCopy | None:
         """Return this node's replica, or `None` if the primary must send the shard's state."""
@@ -239,6 +224,8 @@ class Replication:
             self._warned.discard(key)
             self._store.completed(key)
             fault_points.reached("table.state.taken")
+            for client, (last, _) in copy.state.applied.items():
+                self._confirm(client, key, last)
             self._say_taken(key, is_whole=True)
 
     def state_taken(self, message: TableStateTaken) -> None:
@@ -251,8 +238,6 @@ class Replication:
             self._copying.setdefault(key, set()).add(message.name)
             self._send_state(key, message.name)
             return
-        for awaited in [awaited for awaited in self._awaited if awaited[0] == key]:
-            self._confirmed(awaited, message.name)
         waiting = self._copying.get(key, set())
         waiting.discard(message.name)
         if not waiting:
@@ -268,7 +253,3 @@ class Replication:
         for part, piece in self._store.copies[key].state.export():
             yield Item(TableState, {"table": key[0], "shard": key[1], "part": part}, piece)
             fault_points.reached("table.state.sent")
-
-
-def _awaited(message: TableAddition | TableReplicated) -> Awaited:
-    return (message.table, message.shard), message.client, message.counter

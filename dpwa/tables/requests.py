@@ -94,6 +94,8 @@ class Requests:
         answer: Callable[[ReadAnswer], None],  # sends the answer to a read
     ) -> None:
         self.acknowledged = 0  # additions of this node since a member was lost
+        # by shard and member: the number of this node's last addition in the member's copy
+        self._confirmed: dict[Key, dict[str, int]] = {}
         self._own = own.name
         self._client = f"{own.name}:{own.incarnation.hex()}"
         self._pending = pending
@@ -101,11 +103,15 @@ class Requests:
         self._say = say
         self._answer = answer
 
+    def begin_view(self) -> None:
+        """Drop the old view's confirmations, because this node will send the additions again."""
+        self._confirmed.clear()
+
     def route(self, addition: Addition) -> None:
         try:
             (primary, *_) = self._store.holders(addition.key)
         except (ProtocolError, ValueError):
-            self._pending.acknowledge(addition.key, addition.counter, lost_error(*addition.key))
+            self._pending.fail(addition.key, addition.counter, lost_error(*addition.key))
             return
         fields = {
             "table": addition.key[0],
@@ -120,10 +126,22 @@ class Requests:
         fault_points.reached("table.add.sent")
 
     def added(self, message: TableAdded) -> None:
-        error = ProtocolError(f"an addition was refused: {message.refused}")
+        """Acknowledge the additions that are in all replicas, which the primary has applied first.
+
+        A shard without replicas has only the primary.
+        """
         key = message.table, message.shard
-        refusal = error if message.refused else None
-        self.acknowledged += self._pending.acknowledge(key, message.counter, refusal)
+        if message.client != self._client:  # an earlier process with this name
+            return
+        if message.refused:
+            error = ProtocolError(f"an addition was refused: {message.refused}")
+            self._pending.fail(key, message.counter, error)
+            return
+        confirmed = self._confirmed.setdefault(key, {})
+        confirmed[message.name] = max(message.counter, confirmed.get(message.name, 0))
+        holders = self._store.holders(key)
+        counter = min((confirmed.get(name, 0) for name in holders[1:] or holders), default=0)
+        self.acknowledged += self._pending.acknowledge(key, counter)
 
     def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         if primary == self._own:

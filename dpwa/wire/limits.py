@@ -6,7 +6,7 @@ whole bandwidth.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024

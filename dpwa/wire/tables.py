@@ -107,22 +107,16 @@ class TableAddition(InPieces):
     contained: Count
 
 
-class TableReplicated(Numbered):
-    """A replica has applied an addition."""
-
-    type: Literal["table_replicated"] = "table_replicated"
-    table: TableNumber
-    shard: ShardNumber
-    client: Client
-    counter: Count
-
-
 class TableAdded(Numbered):
-    """All copies of the shard contain an addition. If `refused` is not empty, it was refused."""
+    """The sender's copy of the shard contains the additions of `client` up to number `counter`.
+
+    If `refused` is not empty, the sender has refused the addition with this number.
+    """
 
     type: Literal["table_added"] = "table_added"
     table: TableNumber
     shard: ShardNumber
+    client: Client
     counter: Count
     refused: Reason
 
@@ -183,7 +177,6 @@ TableMessage = (
     | TableReady
     | TableArrived
     | TableAddition
-    | TableReplicated
     | TableAdded
     | TableState
     | TableStateTaken

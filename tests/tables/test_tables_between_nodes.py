@@ -494,7 +494,10 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
         node.tx.send_message(
             "w2",
             TableAdded(
-                **{k: fields[k] for k in ("request", "name", "incarnation", "view", "table")},
+                **{
+                    k: fields[k]
+                    for k in ("request", "name", "incarnation", "view", "table", "client")
+                },
                 shard=1,
                 counter=1,
                 refused="",

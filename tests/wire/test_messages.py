@@ -66,7 +66,6 @@ from dpwa.wire.tables import (
     TableMade,
     TableReady,
     TableRefused,
-    TableReplicated,
     TableSeen,
     TableState,
     TableStateTaken,
@@ -184,8 +183,7 @@ MESSAGES += [
     TableAddition(
         **PIECE, **SHARD, client="w1:1", counter=1, rows=None, is_first=False, contained=1
     ),
-    TableReplicated(**MEMBER, **SHARD, number=1, client="w1:1", counter=2**63 - 1),
-    TableAdded(**MEMBER, **SHARD, number=1, counter=1, refused=""),
+    TableAdded(**MEMBER, **SHARD, number=1, client="w1:1", counter=2**63 - 1, refused=""),
     TableState(**MEMBER, **SHARD, number=1, part="state.s"),
     TableStateTaken(**MEMBER, **SHARD, number=1, is_whole=False),
     TableGet(**PIECE, **SHARD, rows=3),
