@@ -235,10 +235,10 @@ MUTANTS = [
         "tests/node/test_repeats.py",
     ),
     Mutant(
-        "acknowledgement", "tables/replication.py",
-        "replicas.discard(replica)",
-        "replicas.clear()",
-        "tests/tables/test_table_regressions.py",
+        "acknowledgement", "tables/requests.py",
+        "counter = min((confirmed.get(name, 0) for name in holders[1:] or holders), default=0)",
+        "counter = max((confirmed.get(name, 0) for name in holders[1:] or holders), default=0)",
+        "tests/tables/test_requests.py",
     ),
     Mutant(
         "acknowledgement", "policy/range_leases.py",
