@@ -40,6 +40,7 @@ def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
     config = config_of(2, **settings, limits=LIMITS)
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
         eventually(lambda: has_merged(one, two))
+        eventually(lambda: has_merged(two, one))  # so all connections are counted
         pid = one.node.report()["pid"]
         before_mb, files, merged = resident_mb(pid), entries(pid, "fd"), 0
 
