@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
@@ -241,12 +241,10 @@ class GossipRounds:
             version = pool.version if self.published is None else self.published.version
         is_whole = self._wants_all or bool(doubted) or not is_pull or self.fraction >= 1.0
         self._next_shard += 1
-        self._request = FetchRequest(
+        self._request = self._start_fetch(
             layout,
+            WHOLE if is_whole else shard_of(layout, self.fraction, self._next_shard - 1),
             Deadline(self._context.runtime, self._context.config.timeout_ms / 1000),
-            self._context.runtime,
-            shard=WHOLE if is_whole else shard_of(layout, self.fraction, self._next_shard - 1),
-            is_finite=self.is_finite,
             terms=ask.terms,
             only=ask.peer,
             among=among,
@@ -254,7 +252,15 @@ class GossipRounds:
             clock=self.merger.own_clock,
             merged=peer_table.merged if is_pull and self._skips_repeats and not doubted else None,
         )
-        self._fetches.start(self._request)
+
+    def _start_fetch(
+        self, layout: Layout, shard: Shard, deadline: Deadline, **fields: Any
+    ) -> FetchRequest:
+        """Start a fetch of finite values. `fields` are further fields of the returned request."""
+        runtime, is_finite = self._context.runtime, self.is_finite
+        request = FetchRequest(layout, deadline, runtime, shard, is_finite, **fields)
+        self._fetches.start(request)
+        return request
 
     def _problem_of(self, ask: object) -> str:
         """Return what a custom algorithm must request instead of `ask`, or "" if `ask` is valid."""
@@ -476,20 +482,10 @@ class GossipRounds:
         """
         self.check_open()
         runtime = self._context.runtime
-        timeout_s = MAX_TIMES_LONGER * self._context.config.timeout_ms / 1000
-        began = runtime.now()
-        arrival = self._read(
-            FetchRequest(
-                layout,
-                Deadline(runtime, timeout_s),
-                runtime,
-                shard=shard,
-                is_finite=self.is_finite,
-                only=peer,
-                clock=self.merger.final_clock(peer),
-                is_exact=True,
-            )
-        )
+        deadline = Deadline(runtime, MAX_TIMES_LONGER * self._context.config.timeout_ms / 1000)
+        began, clock = runtime.now(), self.merger.final_clock(peer)
+        request = self._start_fetch(layout, shard, deadline, only=peer, clock=clock, is_exact=True)
+        arrival = self._fetches.result(request)
         if arrival is not None:
             arrival.waited_s = runtime.now() - began
             self.merger.judge(arrival, factor, may_take_over=not self.merger.has_shared(peer))
@@ -501,10 +497,6 @@ class GossipRounds:
         with self.figures.doing(Activity.MERGE):
             return self.merger.merge(arrival, merge)
 
-    def _read(self, request: FetchRequest) -> Arrival | None:
-        self._fetches.start(request)
-        return self._fetches.result(request)
-
     def read_all(self, layout: Layout, shard: Shard) -> Iterator[Arrival]:
         """Yield `shard` of each connected peer's newest snapshot, valid until the next iteration.
 
@@ -515,21 +507,12 @@ class GossipRounds:
         context, factor = self._context, 0.5
         able = sorted(context.peer_table.mergeable)
         names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
-        runtime = context.runtime
-        deadline = Deadline(runtime, context.config.timeout_ms / 1000)
+        deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MAX_PEERS_READ)):
             with self.figures.doing(Activity.WAIT):
-                arrival = self._read(
-                    FetchRequest(
-                        layout,
-                        deadline,
-                        runtime,
-                        shard=shard,
-                        is_finite=self.is_finite,
-                        only=peer,
-                        clock=self.merger.own_clock,
-                    )
-                )
+                clock = self.merger.own_clock
+                request = self._start_fetch(layout, shard, deadline, only=peer, clock=clock)
+                arrival = self._fetches.result(request)
             if arrival is not None:
                 arrival.factor = factor
                 try:
