@@ -6,8 +6,7 @@ import numpy as np
 from claims import Claim, Paper, main, verdict
 from swarm import Swarm, SwarmSettings
 
-from dpwa.algorithms.noloco import NoLoCoOptions
-from dpwa.policy.outer import noloco_limit
+from dpwa.algorithms.outer import NoLoCoOptions, noloco_limit
 
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.9)
 SHARES = (0.9, 1.0, 1.1, 1.2)  # values of gamma, divided by the limit

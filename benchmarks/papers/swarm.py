@@ -145,6 +145,10 @@ class Worker:
         self._mean_loss = RunningLoss(settings.loss_window)
 
     @property
+    def now(self) -> float:
+        return self._now()
+
+    @property
     def x(self) -> Floats:
         return self.model.array
 

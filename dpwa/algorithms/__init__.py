@@ -1,11 +1,12 @@
-"""The training algorithms, one in each file. They decide when a node publishes, asks and merges.
+"""The training algorithms. They decide when a node publishes, asks and merges.
 
     gossip      pull a peer's parameters and average (any interpolation rule, any topology)
     lsgd        leader stochastic gradient descent: pull toward the leaders of the group and of all
     symmetric   AD-PSGD: both nodes of an exchange take the average, or neither node does
     push_sum    weighted averaging that stays exact on directed and one-sided networks
+    outer       DiLoCo without a center: outer Nesterov steps, then a mix of random pairs
     noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
-    local       local SGD, or outer Nesterov steps like DiLoCo's, on random pairs
+    local       local SGD: a mean with a random peer, every few dozen steps
     together    all-reduce of gradients among the nodes in sync, gossip for the other nodes
     elastic     EASGD without a server: gossip averages the centers, of which each node has one
 

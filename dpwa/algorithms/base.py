@@ -111,6 +111,11 @@ class View(Protocol):
         ...
 
     @property
+    def now(self) -> float:
+        """The time in seconds, on a clock that only runs forward."""
+        ...
+
+    @property
     def rng(self) -> random.Random:
         """The random number generator of the node, seeded by the configuration."""
         ...

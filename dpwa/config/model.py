@@ -296,7 +296,7 @@ class Config(StrictModel):
     algorithm: Annotated[str, _one_of(algorithm_names), Unlike.REFUSES] = Field(
         default="gossip",
         description="training algorithm: gossip, together (better if all nodes are equally "
-        "fast), lsgd, symmetric, push_sum, noloco, local, elastic, or an "
+        "fast), lsgd, symmetric, push_sum, outer, noloco, local, elastic, or an "
         "algorithm from a plugin",
     )
     topology: Annotated[str, _one_of(topology_names), Unlike.WARNS] = Field(

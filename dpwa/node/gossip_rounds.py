@@ -49,6 +49,7 @@ class NodeView:
         self.updates = 0  # calls of `update_send`, with the one under way
         self._groups = {node.name: node.group for node in config.nodes}
         self._model: Values | None = None
+        self._runtime = context.runtime
         self._peer_table = context.peer_table
         self._leader_table = context.leader_table
 
@@ -63,6 +64,10 @@ class NodeView:
     @model.setter
     def model(self, model: Values) -> None:
         self._model = model
+
+    @property
+    def now(self) -> float:
+        return self._runtime.now()
 
     @property
     def peers(self) -> tuple[str, ...]:

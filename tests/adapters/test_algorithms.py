@@ -14,14 +14,13 @@ ALGORITHMS = {
     "noloco": {"noloco": {"period": 1}},
     "local": {"local": {"period": 1}},
     "elastic": {"elastic": {"period": 1}},
-    "diloco": {"local": {"period": 1, "momentum": 0.5, "lr": 0.7}},
+    "outer": {"outer": {"period": 1}},
 }
-MOMENTUM = ("noloco", "diloco")
+MOMENTUM = ("noloco", "outer")
 
 
 def of(name, count=2, **settings):
-    algorithm = "local" if name == "diloco" else name
-    return config_of(count, algorithm=algorithm, **{**ALGORITHMS[name], **settings})
+    return config_of(count, algorithm=name, **{**ALGORITHMS[name], **settings})
 
 
 def two_layers(value):

@@ -146,7 +146,7 @@ def test_a_peer_that_does_harm_is_left_alone():
 # The other loops
 
 
-@pytest.mark.parametrize("algorithm", ["gossip", "symmetric", "push_sum", "local"])
+@pytest.mark.parametrize("algorithm", ["gossip", "symmetric", "push_sum", "local", "outer"])
 def test_one_call_a_step_gossips_like_two(algorithm):
     options = {"local": {"period": 1}} if algorithm == "local" else {}
     config = config_of(2, algorithm=algorithm, **options)

@@ -71,6 +71,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "lsgd": {"algorithm": "lsgd", "lsgd": {"local_period": 4, "global_period": 4}},
     "symmetric": {"algorithm": "symmetric"},
     "push_sum": {"algorithm": "push_sum"},
+    "outer": {"algorithm": "outer", "outer": {"period": 2}},
     "noloco": {"algorithm": "noloco", "noloco": {"period": 2}},
     "local": {"algorithm": "local", "local": {"period": 2}},
     "elastic": {"algorithm": "elastic", "elastic": {"period": 2}},
@@ -80,7 +81,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 SYNCHRONOUS = ("AllReduceSGD", "AllReduceEA", "EASGD")
 CENTERS = ("AllReduceEA", "EASGD")
-TRANSACTIONS = ("symmetric", "push_sum")
+TRANSACTIONS = ("symmetric", "push_sum", "outer")
 WHOLE = (*TRANSACTIONS, "lsgd", "noloco", "local", "elastic")  # they need whole snapshots
 PARAMETERS = (*RULES, *WHOLE)  # they exchange parameters, not gradients
 COLUMNS = {  # of the table
@@ -357,7 +358,7 @@ FEATURES: dict[str, Feature] = {
     "quarantine": Feature(
         "`quarantine_s`",
         setting(quarantine_s=60),
-        refused=refused("E217", "together", "lsgd", "noloco", "local", "elastic"),
+        refused=refused("E217", "together", "lsgd", "outer", "noloco", "local", "elastic"),
         without=SYNCHRONOUS,
     ),
     "guard_off": Feature("`guard: off`", setting(guard="off")),

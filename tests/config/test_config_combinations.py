@@ -22,7 +22,7 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
     return [problem.removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
-EXACT, WHOLE = ("symmetric", "push_sum"), ("lsgd", "noloco", "local", "elastic")
+EXACT, WHOLE = ("symmetric", "push_sum", "outer"), ("lsgd", "noloco", "local", "elastic")
 WRONG = [  # algorithms, and what is wrong with each of them
     (EXACT, "codec: fp16", "3:8: codec: expected none, because algorithm: {} must keep its sums "
      "exact (got fp16)"),
@@ -125,6 +125,7 @@ REFUSED = {
     "push_sum": RULES | {"codec", "robust", "repeat"},
     "lsgd": RULES | {"quarantine_s", "topology"},
     "noloco": RULES | {"quarantine_s"},
+    "outer": RULES | {"codec", "robust", "repeat", "quarantine_s"},
     "local": RULES | {"quarantine_s"},
     "elastic": RULES | {"quarantine_s"},
 }

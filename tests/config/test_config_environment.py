@@ -113,7 +113,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         (
             "DPWA_ALGORITHM",
             "lsdg",
-            "expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
+            "expected one of elastic, gossip, local, lsgd, noloco, outer, push_sum, "
             "symmetric, together (got lsdg). Did you mean lsgd?",
         ),
         (

@@ -161,7 +161,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ),
         (
             "algorithm: push-sum",
-            "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
+            "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, outer, push_sum, "
             "symmetric, together (got push-sum). Did you mean push_sum?",
         ),
         ("algorithm: clip", "2:12: algorithm: expected one of elastic, gossip, "),
@@ -205,10 +205,11 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("noloco: {alpha: 1}", "2:17: noloco.alpha: expected a number of at least 0 and below 1 "
          "(got 1)"),
         ("noloco: {beta: 0}", "2:16: noloco.beta: expected a number above 0 (got 0)"),
-        ("local: {momentum: .9}", "2:8: local.lr: missing, expected a number below 0.8478, the "
-         "limit for momentum 0.9, so that nodes do not diverge from each other"),
+        ("local: {momentum: .9, lr: 1.4}", "2:27: local.lr: expected a number below 1.357, the "
+         "limit for momentum 0.9, because otherwise the outer steps diverge if the inner steps "
+         "reach a minimum (got 1.4)"),
         ("local: {lr: 2}", "2:13: local.lr: expected a number below 2, the limit for momentum 0, "
-         "so that nodes do not diverge from each other (got 2)"),
+         "because otherwise the outer steps diverge if the inner steps reach a minimum (got 2)"),
         ("small_world: {neighbours: 3}", "2:27: small_world.neighbours: expected an even number of "
          "at least 2 (got 3)"),
         ("file: {}", "2:7: file.path: missing, expected text"),

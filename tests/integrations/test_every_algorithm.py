@@ -7,7 +7,7 @@ import pytest
 from support import trainers
 
 ALGORITHMS = (
-    "gossip", "together", "lsgd", "symmetric", "push_sum", "noloco", "local", "elastic",
+    "gossip", "together", "lsgd", "symmetric", "push_sum", "outer", "noloco", "local", "elastic",
 )  # fmt: skip
 NEEDS = {
     "transformers_trainer": "transformers",

@@ -40,7 +40,7 @@ def test_a_proposal_to_a_node_that_makes_no_transactions_is_refused():
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local", "elastic"]
+    "algorithm", ["symmetric", "push_sum", "lsgd", "outer", "noloco", "local", "elastic"]
 )
 def test_raw_bytes_can_only_be_gossiped(algorithm):
     config = config_of(2, algorithm=algorithm)

@@ -111,7 +111,16 @@ def test_the_table_says_which_settings_may_differ():
         assert free in MAY_DIFFER
     assert {"nodes.port", "clip.window", "checkpoint.dir", "file.path"} <= MAY_DIFFER
     compared_ones = {".".join(path) for path in MUST_BE_EQUAL}
-    for name in ("lsgd", "elastic", "local", "noloco", "push_sum", "small_world", "constant"):
+    for name in (
+        "lsgd",
+        "elastic",
+        "local",
+        "noloco",
+        "outer",
+        "push_sum",
+        "small_world",
+        "constant",
+    ):
         assert {f"{name}.{o}" for o in method(name).options.model_fields} <= compared_ones
     assert {"merge", "interpolation", "topology", "repeat", "loss_window"} <= compared_ones
     assert not MAY_DIFFER & set(compared(config_with(("algorithm",), "together")))
@@ -142,6 +151,7 @@ EAGER = {  # algorithms, and options with which they ask in every round
     "gossip": {},
     "lsgd": {"local_period": 1, "global_period": 1},
     "noloco": {"period": 1},
+    "outer": {"period": 1},
     "local": {"period": 1},
     "elastic": {"period": 1},
 }

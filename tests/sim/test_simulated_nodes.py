@@ -60,7 +60,7 @@ def test_nodes_that_average_their_steps_stay_equal_and_who_is_slow_follows():
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "elastic", "together"]
+    "algorithm", ["symmetric", "push_sum", "lsgd", "outer", "noloco", "elastic", "together"]
 )
 def test_every_algorithm_trains(algorithm):
     outcome = nodes_run(3, {"algorithm": algorithm}, rounds=30, task="quadratic").simulate()
