@@ -135,6 +135,7 @@ class Worker:
         self.transactions = Transactions(self.name, is_exclusive=True, remember_s=REMEMBER_S)
         self.mass = Mass()
         self.snapshot: ArraySnapshot | None = None
+        self.exchanged: ArraySnapshot | None = None  # the last one that was in an exchange
         self.published: ArrayValues | None = None  # in this round
         self.inbox: list[ArrayArrival] = []
         self._rule = rule = interpolation(settings.interpolation)
@@ -324,8 +325,15 @@ class Swarm:
             peer.mass.delivered(transaction)
 
     def _exchange(self, worker: Worker, peers: Sequence[Worker]) -> None:
-        """Agree on an exchange with the first idle peer. Both merge after the decision."""
+        """Agree on an exchange with the first idle peer. Both merge after the decision.
+
+        A snapshot takes part in one exchange at most.
+        """
+        if worker.newest is worker.exchanged:
+            return
         for peer in peers:
+            if peer.snapshot is None or peer.snapshot is peer.exchanged:
+                continue
             transaction, expires = self.rng.randbytes(8), self.now + 1.0
             if not worker.transactions.propose(transaction, peer.name, self.now, expires):
                 return
@@ -334,8 +342,9 @@ class Swarm:
                 _expect(worker.transactions.agreed(transaction))
                 _expect(peer.transactions.mark_ready(transaction))
                 _expect(worker.transactions.prepared(transaction))
-                worker.inbox.append(ArrayArrival(peer.name, peer.newest, worker.published))
-                peer.inbox.append(ArrayArrival(worker.name, worker.newest, peer.published))
+                for one, other in ((worker, peer), (peer, worker)):
+                    own = one.exchanged = one.newest
+                    one.inbox.append(ArrayArrival(other.name, other.newest, own.values))
                 self._transactions.append((worker, peer, transaction))
                 return
             worker.transactions.refused(transaction)

@@ -124,8 +124,8 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         (
             "DPWA_LOCAL__LR",
             "2",
-            "expected a number below 2, the limit for momentum 0, so that nodes "
-            "do not diverge from each other (got 2)",
+            "expected a number below 2, the limit for momentum 0, because otherwise the outer "
+            "steps diverge if the inner steps reach a minimum (got 2)",
         ),
         (
             "DPWA_CODEC",

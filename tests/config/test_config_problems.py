@@ -161,8 +161,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ),
         (
             "algorithm: push-sum",
-            "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, outer, push_sum, "
-            "symmetric, together (got push-sum). Did you mean push_sum?",
+            "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, outer, "
+            "push_sum, symmetric, together (got push-sum). Did you mean push_sum?",
         ),
         ("algorithm: clip", "2:12: algorithm: expected one of elastic, gossip, "),
         (
