@@ -199,9 +199,13 @@ def play(settings, rounds=6):
         for node in nodes:
             eventually(lambda node=node: set(node.node.links.values()) == {LinkState.UP})
         in_lockstep(nodes, rounds, lambda member: member.round(float(member.name[1:])))
+
+        def healths():
+            return [[peer["health"] for peer in node.node.report()["peers"]] for node in nodes]
+
+        eventually(lambda: not any("unknown" in each for each in healths()))
         reports = [node.node.report() for node in nodes]
-        healths = [[peer["health"] for peer in report["peers"]] for report in reports]
-        return [n.x[0].item() for n in nodes], [report["merges"] for report in reports], healths
+        return [n.x[0].item() for n in nodes], [report["merges"] for report in reports], healths()
 
 
 @pytest.mark.parametrize("kind", PAIRS)

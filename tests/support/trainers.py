@@ -26,6 +26,13 @@ def launch(folder, script, *arguments):
     return done.stdout
 
 
+def assert_trained_to_the_end(printed, steps):
+    """A node that starts late takes over the steps of the other, and takes the rest."""
+    taken = [int(found) for found in re.findall(r"in (\d+) optimizer steps", printed)]
+    assert len(taken) == 2
+    assert 0 < min(taken) <= max(taken) == steps
+
+
 def told_by(folder, program, *arguments):
     """Run a program that ends with `trainer_together.tell` on two nodes; return what they tell."""
     printed = launch(folder, PROGRAMS / program, *arguments)
