@@ -46,7 +46,7 @@ def wait_to_get_in(group: Group, deadline: Deadline, timeout_s: float) -> None:
             patience_s = min(ASK_EVERY_S, deadline.remaining_s())
             group.changed.wait_for(lambda: not group.is_evicted, patience_s)
         if group.is_evicted and deadline.expired():
-            if not group.is_answered:
+            if not group.discovery.knows_views:
                 group.start_alone()
                 raise PeerLost(
                     group.others, "no other node answers, so this node continues alone [DPWA-E146]"

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
@@ -80,6 +81,14 @@ class Contacts(Closeable):
         self._memory: SharedMemory | None = None
         self._numbers = 0
         self.is_closed = False  # if true, no memory is allocated, and calls raise `ClosedError`
+
+    def send(self, names: Iterable[str], kind: type[Message], **fields: Any) -> None:
+        """Sign a message, and send it to all `names` except this node itself."""
+        peers = [name for name in names if name != self.own.name]
+        if peers:
+            message = kind(request=0, **self.own._asdict(), **fields)
+            for peer in peers:
+                self.tell(peer, message)
 
     # Peers
 
@@ -257,15 +266,13 @@ class Contacts(Closeable):
 
     def _greet(self, peer: str) -> None:
         memory = self._memory
-        hello = Hello(
-            request=0,
-            name=self.own.name,
-            incarnation=self.own.incarnation,
+        self.send(
+            [peer],
+            Hello,
             folder="" if memory is None else memory.name,
             nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
             is_mapped=self._seen(peer).is_mapped,
         )
-        self.tell(peer, hello)
 
     def _segment(self, name: str, nbytes: int) -> SharedSegment | None:
         with self._lock:

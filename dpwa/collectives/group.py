@@ -24,7 +24,6 @@ from dpwa.collectives.views import (
     NOWHERE,
     READY,
     GroupMessage,
-    GroupSender,
     Key,
     PhaseRecords,
     ViewDiscovery,
@@ -131,9 +130,8 @@ class Group:
         self._are_known = are_known
         # Reentrant: a signal handler may close the node while its thread is in here.
         self.lock = self.changed = runtime.condition()
-        self._sender = GroupSender(tag, contacts)
-        self._records = PhaseRecords(tag, contacts, self._sender)
-        self.discovery = ViewDiscovery(contacts, self._sender, self.ranks, runtime)
+        self._records = PhaseRecords(tag, contacts)
+        self.discovery = ViewDiscovery(tag, contacts, self.ranks, runtime)
         self._watchers: list[Callable[[GroupView], None]] = []
 
         # The collective that comes next, or is under way
@@ -184,11 +182,6 @@ class Group:
     def _is_away(self) -> bool:
         """Whether this node is no member of the group, and has not requested admission."""
         return self.phase <= Phase.LEFT_BEHIND
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether a peer has announced its view (list of members) since this node was excluded."""
-        return self.discovery.knows_views
 
     @property
     def has_boards(self) -> bool:
@@ -592,7 +585,7 @@ class Group:
     def _new_ballot(self, *, expired: bool) -> Ballot:
         self.calls_at_ballot = self.number, self.records(ENTERED)
         has_entered = self.phase in (Phase.ENTERED, Phase.READY)
-        seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
+        seen, requests = tuple(self.records(READY)), self.discovery.join_requests()
         stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)
         now, silence = self.runtime.now(), self.silence
         return Ballot(self.own.name, self.view.names, stand, now, silence=silence)
@@ -614,19 +607,8 @@ class Group:
         self._vote(self.view.names, self.key, ballot)
 
     def _vote(self, names: Iterable[str], key: Key, ballot: Ballot) -> None:
-        stand, (view, number) = ballot.stand, key
-        vote = self._sender.signed(
-            Vote,
-            view=view,
-            number=number,
-            suspects=tuple(sorted(ballot.suspects)),
-            entered=stand.entered,
-            ready=stand.ready,
-            expired=stand.expired,
-            seen=tuple(sorted(stand.seen)),
-            join_requests=stand.join_requests,
-        )
-        self._sender.send_to(names, vote)
+        fields = {"tag": self.tag, "view": key[0], "number": key[1], **vars(ballot.stand)}
+        self._contacts.send(names, Vote, suspects=tuple(sorted(ballot.suspects)), **fields)
 
     # Continuing in a view, and leaving a view
 
@@ -649,7 +631,7 @@ class Group:
             self.changed.notify_all()
             if self._ended:
                 key, (decision, view, _) = next(reversed(self._ended.items()))
-                self._sender.send_to(self.view.names, self._outcome(key, decision, view))
+                self._send_outcome(self.view.names, key, decision, view)
 
     def enter_view(self, view: GroupView, number: int) -> None:
         """Become a member of a view, from collective `number` on. Called with the lock held."""
@@ -668,8 +650,7 @@ class Group:
         view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]
-        if told:
-            self._sender.send_to(told, self._outcome(self.key, decision, view))
+        self._send_outcome(told, self.key, decision, view)
         self._go_on(decision, view)
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
@@ -727,10 +708,14 @@ class Group:
         self._decided.clear()
         self.called = self.number
 
-    def _outcome(self, key: Key, decision: Decision, view: GroupView) -> CollectiveOutcome:
-        """Return the message with a collective's outcome and the view that follows."""
-        return self._sender.signed(
+    def _send_outcome(
+        self, names: Iterable[str], key: Key, decision: Decision, view: GroupView
+    ) -> None:
+        """Send the message with a collective's outcome and the view that follows."""
+        self._contacts.send(
+            names,
             CollectiveOutcome,
+            tag=self.tag,
             view=key[0],
             number=key[1],
             holds=decision.holds,
@@ -795,7 +780,7 @@ class Group:
         ballot = self.ballot
         if ballot is not None:
             asks = tuple(starmap(Member, vote.join_requests))
-            stand = Stand(vote.entered, vote.ready, vote.expired, frozenset(vote.seen), asks)
+            stand = Stand(vote.entered, vote.ready, vote.expired, vote.seen, asks)
             if ballot.record_vote(vote.name, vote.suspects, stand, self.runtime.now()):
                 self._tell_vote(ballot)
         self._decide()
@@ -832,8 +817,7 @@ class Group:
         is_new_view = self.number == self.view.since
         if member in self.view.members and is_new_view and not self._suspects(member.name):
             # The node has missed this outcome. If it has left again, it ignores the message.
-            said = self._outcome(NOWHERE, Decision(holds=True), self.view)
-            self._sender.send_to([member.name], said)
+            self._send_outcome([member.name], NOWHERE, Decision(holds=True), self.view)
         if self._admits_at_once:
             self._open_ballot()
 
@@ -864,7 +848,7 @@ class Group:
         if key in self._ended:
             decision, view, lives = self._ended[key]
             if lives.get(said.name) in (b"", said.incarnation):
-                self._sender.send_to([said.name], self._outcome(key, decision, view))
+                self._send_outcome([said.name], key, decision, view)
             else:
                 self._tell_evicted(said.name, key)
             return True
@@ -878,6 +862,5 @@ class Group:
 
     def _tell_evicted(self, name: str, key: Key = NOWHERE) -> None:
         """Notify the node `name` that this view excludes it. `key` names the node's collective."""
-        fields = asdict(self._rank()) | {"view": key[0], "number": key[1]}
-        told = self._sender.signed(Evicted, waits=self._waits_elsewhere, **fields)
-        self._sender.send_to([name], told)
+        fields = asdict(self._rank()) | {"tag": self.tag, "view": key[0], "number": key[1]}
+        self._contacts.send([name], Evicted, waits=self._waits_elsewhere, **fields)

@@ -499,7 +499,7 @@ class PacedRounds:
             self._only_looks |= self._runtime.now() - now >= patience_s
             if now - self._asked_at < self._timeout_s:
                 return
-            if group.is_answered:
+            if group.discovery.knows_views:
                 self._asked_at = now
                 group.forget_answers()
                 return

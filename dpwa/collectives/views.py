@@ -1,10 +1,9 @@
-"""The signed messages of a group, its members' records, and the nodes outside its view."""
+"""The records of a group's members, and the nodes outside its view."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
@@ -14,29 +13,9 @@ from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, Member, ViewRank, 
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 GroupMessage = Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
-M = TypeVar("M", bound=GroupMessage)
 Key = tuple[bytes, int]  # identity of a view, number of a collective
 NOWHERE: Key = bytes(VIEW_ID_BYTES), 0
 NO_VIEW = ViewRank(0, 0, "")
-
-
-class GroupSender:
-    """Signs messages and sends them. It drops messages to this node itself."""
-
-    def __init__(self, tag: str, contacts: Contacts) -> None:
-        own = contacts.own
-        self._own_name = own.name
-        self._contacts = contacts
-        signature = {"name": own.name, "incarnation": own.incarnation}
-        self._signed: dict[str, Any] = {"request": 0, "tag": tag, **signature}
-
-    def signed(self, kind: type[M], **fields: Any) -> M:
-        return kind(**self._signed, **fields)
-
-    def send_to(self, names: Iterable[str], message: GroupMessage) -> None:
-        for name in names:
-            if name != self._own_name:
-                self._contacts.tell(name, message)
 
 
 ENTERED, READY = 0, 1  # phases of a collective of which a node tells the others
@@ -45,10 +24,9 @@ ENTERED, READY = 0, 1  # phases of a collective of which a node tells the others
 class PhaseRecords:
     """The members' last records by phase, from messages and from boards in shared memory."""
 
-    def __init__(self, tag: str, contacts: Contacts, sender: GroupSender) -> None:
+    def __init__(self, tag: str, contacts: Contacts) -> None:
         self._tag = tag
         self._contacts = contacts
-        self._sender = sender
         self._heard: dict[tuple[str, int], Posted] = {}
         self._boards: dict[str, tuple[bytes, BoardReader]] = {}
         self._board: BoardWriter | None = None
@@ -70,15 +48,14 @@ class PhaseRecords:
 
     def repeat(self, members: Iterable[str], key: Key, phase: int, record: bytes) -> None:
         """Send a record to members that do not read it on the board."""
-        reads, own = self._contacts.reads_us, self._contacts.own.name
-        told = [n for n in members if n != own and (self._board is None or not reads(n))]
+        reads = self._contacts.reads_us
+        told = [name for name in members if self._board is None or not reads(name)]
         self.send_record(told, key, phase, record)
 
-    def send_record(self, members: Collection[str], key: Key, phase: int, record: bytes) -> None:
+    def send_record(self, members: Iterable[str], key: Key, phase: int, record: bytes) -> None:
         """Send a record to these members, even if they read this node's board."""
-        if members:
-            fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
-            self._sender.send_to(members, self._sender.signed(Post, **fields))
+        fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
+        self._contacts.send(members, Post, tag=self._tag, **fields)
 
     def clear(self) -> None:
         """Clear this node's READY record, because members of other views could misread it."""
@@ -122,11 +99,9 @@ class ViewDiscovery:
     One of these views may have to continue instead. Used under the lock of its group.
     """
 
-    def __init__(
-        self, contacts: Contacts, sender: GroupSender, ranks: Sequence[str], clock: Clock
-    ) -> None:
+    def __init__(self, tag: str, contacts: Contacts, ranks: Sequence[str], clock: Clock) -> None:
+        self._tag = tag
         self._contacts = contacts
-        self._sender = sender
         self._ranks = ranks
         self._clock = clock
         self._join_requests: dict[str, tuple[Member, float]] = {}
@@ -204,4 +179,4 @@ class ViewDiscovery:
 
     def _ask(self, names: list[str], own: ViewRank) -> None:
         """Ask nodes for admission (`own` is `NO_VIEW`), or announce this node's view to them."""
-        self._sender.send_to(names, self._sender.signed(AskToJoinView, **asdict(own)))
+        self._contacts.send(names, AskToJoinView, tag=self._tag, **asdict(own))

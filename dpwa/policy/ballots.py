@@ -52,7 +52,7 @@ class Stand:
     entered: bool  # whether it had called the collective
     ready: bool  # whether it had done its part
     expired: bool = False  # whether its time was over
-    seen: frozenset[str] = frozenset()  # the members that it knew to be ready
+    seen: tuple[str, ...] = ()  # the members that it knew to be ready
     join_requests: tuple[Member, ...] = ()  # the nodes that ask to be admitted
 
 

@@ -272,14 +272,14 @@ def test_a_node_that_leaves_while_it_asks_to_be_let_in_is_not_let_in(open_group)
 def test_a_member_that_waits_elsewhere_refuses_a_node_until_it_asks_again(open_group):
     open_group.leave_group()
     open_group.ask_to_join()
-    assert not open_group.is_answered
+    assert not open_group.discovery.knows_views
     open_group.receive_message(outside(2).model_copy(update={"waits": True}))
     assert open_group.phase is Phase.REFUSED
     open_group.ask_to_join()
     assert open_group.phase is Phase.ASKING
-    assert open_group.is_answered  # a view goes on without it
+    assert open_group.discovery.knows_views  # a view goes on without it
     open_group.forget_answers()
-    assert not open_group.is_answered
+    assert not open_group.discovery.knows_views
 
 
 def test_a_node_that_is_left_behind_after_a_collective_reports_it_once(group):

@@ -89,7 +89,7 @@ class ContactsWithBoard:
 
 
 def test_a_board_that_this_node_only_reads_may_be_posted_on():
-    records = PhaseRecords("", ContactsWithBoard(), None)
+    records = PhaseRecords("", ContactsWithBoard())
     assert not records.has_boards
     records.on_board("w2", ENTERED)
     assert records.has_boards

@@ -17,7 +17,7 @@ from dpwa.policy.group_views import Member
 
 ABC = ("a", "b", "c")
 TICK = 0.01  # seconds between two looks at the clock
-READY = Stand(entered=True, ready=True, seen=frozenset(ABC))
+READY = Stand(entered=True, ready=True, seen=ABC)
 AT_WORK = Stand(entered=True, ready=False)
 ABSENT = Stand(entered=False, ready=False)
 
@@ -197,7 +197,7 @@ def test_it_holds_if_all_are_ready():
 
 def test_it_holds_without_who_is_lost_if_any_survivor_knows_that_it_was_ready():
     unseen = Stand(entered=True, ready=True)
-    seen = Stand(entered=True, ready=True, seen=frozenset("c"))
+    seen = Stand(entered=True, ready=True, seen=("c",))
     assert decided({"a": unseen, "b": seen}, ["c"]) == Decision(holds=True, lost=("c",))
     assert decided({"a": seen, "b": unseen}, ["c"]) == Decision(holds=True, lost=("c",))
     assert decided({"a": unseen, "b": unseen}, ["c"]) == Decision(holds=False, lost=("c",))
