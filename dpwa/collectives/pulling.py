@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -43,12 +43,6 @@ class PullRequest(NamedTuple):
 Arrivals = SimpleQueue[tuple[PullRequest, ByteArray]]
 
 
-@dataclass
-class _PeerQueue:
-    waiting: deque[PullRequest] = field(default_factory=deque)
-    under_way: int = 0
-
-
 class PullListener(Listener):
     """Passes pieces that arrive to the puller that has asked for them."""
 
@@ -56,9 +50,8 @@ class PullListener(Listener):
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._asked: dict[int, tuple[PullRequest, Arrivals]] = {}
+        self.numbers = itertools.count(1)
+        self.pullers: dict[int, Puller] = {}  # that have started, by the number of their requests
         self.received_bytes = 0
 
     def link_changed(self, peer: str, state: LinkState) -> None:
@@ -66,61 +59,50 @@ class PullListener(Listener):
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
         """Pass a piece on, or drop it if it was not requested from this peer or has a bad size."""
-        with self._lock:
-            asked = self._asked.pop(message.request, None)
-        if asked is None:
+        puller = self.pullers.get(message.request)
+        request = None if puller is None else puller.under_way.pop((peer, message.start), None)
+        if puller is None or request is None:
             return
-        request, arrivals = asked
         data = np.frombuffer(payload, np.uint8)
-        expected = request.peer, request.start, request.stop - request.start
-        if (peer, message.start, data.nbytes) == expected:
+        if data.nbytes == request.stop - request.start:
             self.received_bytes += data.nbytes
             self._contacts.count(peer, taken=data.nbytes)
-            arrivals.put((request, data))
-
-    def ask(self, request: PullRequest, arrivals: Arrivals) -> int:
-        """Return a number for a request, whose answer is put into `arrivals`."""
-        number = next(self._numbers)
-        with self._lock:
-            self._asked[number] = request, arrivals
-        return number
-
-    def forget_requests(self, numbers: set[int]) -> None:
-        """Drop the pieces that arrive for these requests."""
-        with self._lock:
-            for number in numbers:
-                self._asked.pop(number, None)
+            puller.arrived.put((request, data))
 
 
 class Puller(Closeable):
-    """The pulls of one collective."""
+    """The pulls of one collective. All requests have one number."""
 
     def __init__(
         self,
         listener: PullListener,
         contacts: Contacts,
-        arrivals: Arrivals,
+        arrived: Arrivals,
         header: dict[str, Any],  # fields that all its pulls have in common
     ) -> None:
         self._listener = listener
         self._contacts = contacts
-        self._arrivals = arrivals
-        self._header = header
-        self._queues: dict[str, _PeerQueue] = {}
-        self._numbers: set[int] = set()
+        self._number = next(listener.numbers)
+        self._header = {"request": self._number, **header}
+        self._waiting: dict[str, deque[PullRequest]] = {}  # by peer
         self._missing = 0
+        # Both also belong to the TxThread. The key is a peer, and where its piece starts. A peer
+        # has two areas, but their pieces never start at the same place.
+        self.under_way: dict[tuple[str, int], PullRequest] = {}
+        self.arrived = arrived
 
     def request(self, peer: str, area: int, start: int, stop: int) -> None:
         """Queue requests for bytes `start` to `stop` of a peer's value or shard, piece by piece."""
-        waiting = self._queues.setdefault(peer, _PeerQueue()).waiting
+        waiting = self._waiting.setdefault(peer, deque())
         for first in range(start, stop, limits.MAX_PULLED_BYTES):
             last = min(first + limits.MAX_PULLED_BYTES, stop)
             waiting.append(PullRequest(peer, area, first, last))
             self._missing += 1
 
     def start(self) -> None:
-        for queue in self._queues.values():
-            self._fill(queue)
+        self._listener.pullers[self._number] = self
+        for peer in [*self._waiting] * PIECES_UNDER_WAY:
+            self._ask_next(peer)
 
     def arrivals(self, look: Callable[[], bool]) -> Iterator[tuple[PullRequest, ByteArray]]:
         """Yield all pieces as they arrive. `look` is called from time to time, and ends it by
@@ -128,28 +110,22 @@ class Puller(Closeable):
         """
         while self._missing and not look():
             try:
-                request, data = self._arrivals.get(timeout=LOOK_EVERY_S)
+                request, data = self.arrived.get(timeout=LOOK_EVERY_S)
             except Empty:
                 continue
             self._missing -= 1
-            queue = self._queues[request.peer]
-            queue.under_way -= 1
-            self._fill(queue)
+            self._ask_next(request.peer)
             yield request, data
 
     def close(self) -> None:
-        self._listener.forget_requests(self._numbers)
+        self._listener.pullers.pop(self._number, None)
 
-    def _fill(self, queue: _PeerQueue) -> None:
-        while queue.waiting and queue.under_way < PIECES_UNDER_WAY:
-            request = queue.waiting.popleft()
-            queue.under_way += 1
-            number = self._listener.ask(request, self._arrivals)
-            self._numbers.add(number)
+    def _ask_next(self, peer: str) -> None:
+        if self._waiting[peer]:
+            request = self._waiting[peer].popleft()
+            self.under_way[peer, request.start] = request
             fields = {"area": request.area, "start": request.start, "stop": request.stop}
-            self._contacts.tell(
-                request.peer, Pull.model_construct(**{**self._header, **fields, "request": number})
-            )
+            self._contacts.tell(peer, Pull.model_construct(**{**self._header, **fields}))
 
 
 @dataclass
