@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import Annotated, NamedTuple
 
 import msgpack
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.data.layout import Layout
 from dpwa.errors import ProtocolError
@@ -19,18 +21,21 @@ _DESCRIPTION_BYTES = 200  # an entry with an inline value must fit into a record
 _LISTED = 8  # maximum number of members that a message lists for one call
 
 
-@dataclass(frozen=True)
-class Contribution:
+_Text = Annotated[str, AfterValidator(printable)]
+
+
+class Contribution(NamedTuple):
     """The entry of one member in a collective, with a description of the member's value."""
 
-    call: str  # such as `all_reduce sum`; equal on all members
+    call: _Text  # such as `all_reduce sum`; equal on all members
     contributes: bool = True  # whether the member has a value; false for a node in `join`
     fingerprint: bytes = b""  # of the layout of the value; empty if values may differ in layout
-    count: int = 0  # number of leaves of the value
-    descriptions: tuple[str, ...] = ()  # dtypes and shapes of the first leaves
-    nbytes: int = 0  # size of the value in bytes
+    leaves: int = 0  # number of leaves of the value
+    # dtypes and shapes of the first leaves
+    descriptions: Annotated[tuple[_Text, ...], Field(strict=False)] = ()
+    nbytes: Annotated[int, Field(ge=0, le=MAX_VALUE_BYTES)] = 0  # size of the value in bytes
     # the numbers of the shared buffers with the member's value, and with its reduced shard
-    buffers: tuple[int, int] = (0, 0)
+    buffers: Annotated[tuple[int, int], Field(strict=False)] = (0, 0)
     inline: bytes = b""  # the value itself, if it is small
     root: str = ""  # the node whose value all members get; empty: all values are reduced
     is_whole: bool = False  # whether the other member of a pair can map the whole value
@@ -38,33 +43,20 @@ class Contribution:
     digest: bytes = b""  # of data that should be equal on all members
 
     def pack(self) -> bytes:
-        return bytes(msgpack.packb([*vars(self).values()]))
+        return bytes(msgpack.packb(self))
 
     @classmethod
     def unpack(cls, record: bytes) -> Contribution:
-        match unpack(record):
-            case [
-                str(call),
-                bool(contributes),
-                bytes(fingerprint),
-                int(count),
-                list(descriptions),
-                int(nbytes),
-                [int(brought), int(reduced)],
-                bytes(inline),
-                str(root),
-                bool(is_whole),
-                bool(is_sound),
-                bytes(digest),
-            ] if all(isinstance(text, str) for text in descriptions) and (
-                len(inline) in (0, nbytes) and 0 <= nbytes <= MAX_VALUE_BYTES
-            ):
-                words = tuple(printable(text) for text in descriptions)
-                form = fingerprint, count, words, nbytes
-                place = (brought, reduced), inline, root, is_whole
-                return cls(printable(call), contributes, *form, *place, is_sound, digest)
+        with suppress(ValidationError):
+            found = _CONTRIBUTION.validate_python(unpack(record))
+            if len(found.inline) in (0, found.nbytes):
+                return found
         raise ProtocolError("a message does not describe the call of a collective")
 
+
+_STRICT = ConfigDict(strict=True)
+_CONTRIBUTION = TypeAdapter(Contribution, config=_STRICT)
+_MEMBERS = TypeAdapter(Annotated[tuple[Member, ...], Field(strict=False)], config=_STRICT)
 
 Entries = Mapping[str, Contribution]  # of all members, by name in order of rank
 
@@ -113,8 +105,8 @@ def _difference(first: str, mine: Contribution, name: str, theirs: Contribution)
     for here, there in zip(mine.descriptions, theirs.descriptions, strict=False):
         if here != there:
             return f"{first} has {here}, {name} has {there}"
-    if mine.count != theirs.count:
-        return f"{first} has {mine.count} leaves, {name} has {theirs.count}"
+    if mine.leaves != theirs.leaves:
+        return f"{first} has {mine.leaves} leaves, {name} has {theirs.leaves}"
     return f"{first} and {name} differ after the first {len(mine.descriptions)} leaves"
 
 
@@ -141,11 +133,7 @@ def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
 
 
 def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
-    rows = unpack(record)
     try:
-        members = tuple(Member(name, incarnation) for name, incarnation in rows)
-    except (TypeError, ValueError):
+        return _MEMBERS.validate_python(unpack(record))
+    except ValidationError:
         raise ProtocolError("a message has an invalid list of nodes that ask to join") from None
-    if not all(isinstance(m.name, str) and isinstance(m.incarnation, bytes) for m in members):
-        raise ProtocolError("a message has an invalid list of nodes that ask to join")
-    return members

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -96,7 +95,7 @@ class Reduce(Operation):
         entry = Contribution(
             call=self._name,
             fingerprint=layout.fingerprint,
-            count=len(layout.tensors),
+            leaves=len(layout.tensors),
             descriptions=described(layout),
             nbytes=payload.nbytes,
             root=self._root or "",
@@ -104,14 +103,14 @@ class Reduce(Operation):
         )
         if payload.nbytes <= INLINE_BYTES:
             inline = self._inline()
-            return replace(entry, inline=inline, is_sound=self._is_sound())
+            return entry._replace(inline=inline, is_sound=self._is_sound())
         call.settle()
         is_whole = self._root is None and self._is_for_a_pair(call)
         is_read = self._lay_out(call, is_whole=is_whole)
         brought, reduced = (buffer.number if is_read else PRIVATE for buffer in call.memory.buffers)
         buffers = brought, PRIVATE if is_whole else reduced
         is_whole, is_sound = is_whole and brought != PRIVATE, self._is_sound()
-        return replace(entry, buffers=buffers, is_whole=is_whole, is_sound=is_sound)
+        return entry._replace(buffers=buffers, is_whole=is_whole, is_sound=is_sound)
 
     def exchange(self, call: Call) -> None:
         entries = call.entries

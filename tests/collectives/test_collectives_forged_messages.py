@@ -138,7 +138,7 @@ def test_tags_that_others_name_do_not_use_up_those_of_this_node(forge, name):
 def entry(call, **fields):
     """The record of a call that is right, but for some fields."""
     layout = Payload(1.0).layout
-    form = {"fingerprint": layout.fingerprint, "count": 1} if call == REDUCE else {}
+    form = {"fingerprint": layout.fingerprint, "leaves": 1} if call == REDUCE else {}
     return Contribution(call, **{**form, **fields}).pack()
 
 
