@@ -8,9 +8,10 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
@@ -86,31 +87,22 @@ class _State(NamedTuple):
     is_known: bool  # to the others
     step: int
     digest: bytes
-    nbytes: int
+    nbytes: Annotated[int, Field(ge=0)]
     layouts: list[object]  # their fingerprints
     history: History
     sample: Sample  # what was compared, if members differed in it
 
 
+_STATES = TypeAdapter(dict[str, _State], config=ConfigDict(strict=True))
+
+
 def _states(values: Mapping[str, object]) -> dict[str, _State]:
     """Return the members' summaries of their states. Raises `ProtocolError` if one is invalid."""
-    states: dict[str, _State] = {}
-    for name, value in values.items():
-        match value:
-            case [
-                bool(is_known),
-                int(step),
-                bytes(digest),
-                int(nbytes),
-                [*layouts],
-                [int(turn), int(times), int(differed)],
-                dict(sample),
-            ] if nbytes >= 0 and all(isinstance(each, str) for each in sample):
-                history = History(turn, times, differed)
-                states[name] = _State(is_known, step, digest, nbytes, layouts, history, sample)
-            case _:
-                raise ProtocolError(f"{name} sent an invalid description of its state")
-    return states
+    try:
+        return _STATES.validate_python(values)
+    except ValidationError as error:
+        name = error.errors()[0]["loc"][0]
+        raise ProtocolError(f"{name} sent an invalid description of its state") from None
 
 
 def _giver(said: Mapping[str, _State], differ: Difference | None) -> str:
