@@ -69,29 +69,44 @@ class DonorSnapshot:
             yield checksum(part.image[start : start + self.piece_bytes])
 
 
-class DonorSnapshots:
-    """Holds at most one copy of this node's state, made when a joining node asks for the state."""
+FORGOTTEN_AFTER_S = 3.0  # time without a request until a joining node loses its place
+RETRY_AFTER_S = 0.5
+
+_NO_KIND = Layout(())
+
+
+class StateService(Service):
+    """Offers this node's state to a few joining nodes at once, and sends the state in pieces.
+
+    The training thread makes the copy when the first node asks. All joining nodes share it. The
+    service holds at most one copy.
+    """
+
+    handles = (AskState, AskPiece, StateDone)
 
     def __init__(
         self,
         clock: Clock,
         progress: Callable[[], TrainingProgress],  # returns this node's clock and loss
+        most_joiners: int,
+        upload: Upload,
         piece_bytes: int = limits.CHUNK_BYTES,
     ) -> None:
         self.is_wanted = False  # whether the training thread must make a copy at its next update
-        self.progress = progress
         self.kinds: Mapping[str, Layout] = {}  # the kind of each part of the state
         self.copies = 0  # the number of copies made so far
-        self._clock = clock
-        self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
         self._copy: DonorSnapshot | None = None
+        self._piece_bytes = piece_bytes
+        self._upload = upload
+        self._clock = clock
+        self._progress = progress
+        self._most_joiners = most_joiners
+        self._joiners: dict[bytes, float] = {}  # by connection: the time of its last request
+        self._waiting: deque[tuple[bytes, AskPiece, Reply]] = deque(maxlen=limits.MAX_STATE_WAITING)
+        self.served_bytes = 0
 
-    @property
-    def held_bytes(self) -> int:
-        copy = self._copy
-        parts = () if copy is None else copy.state.parts.values()
-        return sum(part.image.nbytes for part in parts)
+    # On the training thread
 
     def replace_copy(self, state: State) -> None:
         """Replace the held copy of the state. Nodes that fetch the old copy must ask again."""
@@ -102,52 +117,17 @@ class DonorSnapshots:
             self.copies += 1
             self._copy = copy
 
-    def current(self) -> DonorSnapshot | None:
-        with self._lock:
-            if self._copy is not None:
-                self._copy.asked = self._clock.now()
-            return self._copy
-
-    def is_stale(self, copy: DonorSnapshot) -> bool:
-        age_s = self._clock.now() - copy.taken
-        is_behind = copy.state.clock < FRESH * self.progress().clock
-        return age_s > FRESH_S or (is_behind and age_s > NEW_S)
-
-    def expire(self) -> None:
-        with self._lock:
-            copy = self._copy
-            if copy is not None and self._clock.now() - copy.asked > HOLD_S:
-                self._copy = None
-
     def clear(self) -> None:
         with self._lock:
             self.is_wanted, self._copy = False, None
 
+    @property
+    def held_bytes(self) -> int:
+        copy = self._copy
+        parts = () if copy is None else copy.state.parts.values()
+        return sum(part.image.nbytes for part in parts)
 
-FORGOTTEN_AFTER_S = 3.0  # time without a request until a joining node loses its place
-RETRY_AFTER_S = 0.5
-
-_NO_KIND = Layout(())
-
-
-class StateService(Service):
-    """Offers this node's state to a few joining nodes at once, and sends the state in pieces.
-
-    The training thread makes the copy when the first node asks. All joining nodes share it.
-    """
-
-    handles = (AskState, AskPiece, StateDone)
-
-    def __init__(
-        self, donor_snapshots: DonorSnapshots, clock: Clock, most_joiners: int, upload: Upload
-    ) -> None:
-        self._upload = upload
-        self._donor_snapshots = donor_snapshots
-        self._clock = clock
-        self._most_joiners = most_joiners
-        self._joiners: dict[bytes, float] = {}  # by connection: the time of its last request
-        self._waiting: deque[tuple[bytes, AskPiece, Reply]] = deque(maxlen=limits.MAX_STATE_WAITING)
-        self.served_bytes = 0
+    # On the RxThread
 
     def handle(self, sender: bytes, message: AskState | AskPiece | StateDone, reply: Reply) -> None:
         match message:
@@ -169,17 +149,28 @@ class StateService(Service):
             sender, ask, reply = self._waiting.popleft()
             if sender in self._joiners:
                 self._serve(sender, ask, reply)
-        self._donor_snapshots.expire()
+        with self._lock:
+            if self._copy is not None and now - self._copy.asked > HOLD_S:
+                self._copy = None
         return bool(self._waiting)
+
+    def _current(self) -> DonorSnapshot | None:
+        with self._lock:
+            if self._copy is not None:
+                self._copy.asked = self._clock.now()
+            return self._copy
+
+    def _is_stale(self, copy: DonorSnapshot) -> bool:
+        age_s = self._clock.now() - copy.taken
+        is_behind = copy.state.clock < FRESH * self._progress().clock
+        return age_s > FRESH_S or (is_behind and age_s > NEW_S)
 
     def _forget(self, sender: bytes) -> None:
         if self._joiners.pop(sender, None) is not None:
             self._upload.forget_reader(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        progress = self._donor_snapshots.progress()
-        is_trained = progress.clock > 0.0
-        kinds = self._donor_snapshots.kinds
+        is_trained, kinds = self._progress().clock > 0.0, self.kinds
         kind = kinds.get(ask.part, _NO_KIND)
         is_other = kind == _NO_KIND or ask.kind not in (b"", kind.fingerprint)
         if is_trained and kinds and is_other:  # if kinds are unknown, the first copy shows them
@@ -187,13 +178,11 @@ class StateService(Service):
         elif is_trained and ask.prepares:
             self._prepare(sender, ask, reply)
         else:
-            reply(self._progress(ask))
+            reply(self._standing(ask))
 
     def _prepare(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        copy = self._donor_snapshots.current()
-        is_fit = copy is not None and (
-            copy.token == ask.token or not self._donor_snapshots.is_stale(copy)
-        )
+        copy = self._current()
+        is_fit = copy is not None and (copy.token == ask.token or not self._is_stale(copy))
         others = len(self._joiners) - (sender in self._joiners)
         if others >= self._most_joiners or (copy is not None and others and not is_fit):
             reply(StateBusy(request=ask.request, retry_after_s=RETRY_AFTER_S))
@@ -203,8 +192,8 @@ class StateService(Service):
         if copy is not None and is_fit:
             self._offer(copy, ask, reply)
         else:
-            self._donor_snapshots.is_wanted = True
-            reply(self._progress(ask))
+            self.is_wanted = True
+            reply(self._standing(ask))
 
     def _offer(self, copy: DonorSnapshot, ask: AskState, reply: Reply) -> None:
         part = copy.state.parts.get(ask.part)
@@ -222,8 +211,8 @@ class StateService(Service):
         reply(offer, part.numbers)
         fault_points.reached(f"state.offered.{ask.part}")
 
-    def _progress(self, ask: AskState) -> StateStanding:
-        progress = self._donor_snapshots.progress()
+    def _standing(self, ask: AskState) -> StateStanding:
+        progress = self._progress()
         return StateStanding(
             request=ask.request,
             clock=progress.clock,
@@ -232,7 +221,7 @@ class StateService(Service):
         )
 
     def _serve(self, sender: bytes, ask: AskPiece, reply: Reply) -> None:
-        copy = self._donor_snapshots.current()
+        copy = self._current()
         found = copy.piece(ask.part, ask.index) if copy and copy.token == ask.token else None
         if found is None:
             self._upload.forget_reader(sender.hex())

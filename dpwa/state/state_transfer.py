@@ -19,7 +19,7 @@ from dpwa.state.joining import Inbox, Joiner
 from dpwa.state.replaced_parts import Origin, Target
 from dpwa.state.restore import StateRestore, StateShardGroup, TogetherRestore
 from dpwa.state.safetensors_image import State, StatePart
-from dpwa.state.service import DonorSnapshots, StateService
+from dpwa.state.service import StateService
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 
@@ -50,9 +50,8 @@ class States(Closeable):
         self._config = config
         piece_bytes = math.ceil(limits.CHUNK_BYTES / runtime.bytes_scale)
         merger = node.rounds.merger  # not the node, which would make a reference cycle
-        self._donor_snapshots = DonorSnapshots(runtime, lambda: merger.progress, piece_bytes)
         self._service = StateService(
-            self._donor_snapshots, runtime, config.state_serving, node.upload
+            runtime, lambda: merger.progress, config.state_serving, node.upload, piece_bytes
         )
         inbox = Inbox(runtime)
         self._joiner = Joiner(
@@ -83,7 +82,7 @@ class States(Closeable):
         self.origin: Origin | None = None  # the origin of the state; `None`: the node's own state
         node.attach(self._service, inbox)
         node.describe("state", self.report)
-        finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
+        finalize(node, _close, self._service, self._writer, self._owner)
 
     def keep_together(self, shard_group: StateShardGroup) -> None:
         """From now on, load a state only if all ranks of the model have found the same state."""
@@ -97,7 +96,7 @@ class States(Closeable):
 
     @property
     def is_wanted(self) -> bool:
-        return self._donor_snapshots.is_wanted
+        return self._service.is_wanted
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
         """Get the initial state, before the first step, within `initial_state_timeout_s`.
@@ -107,7 +106,7 @@ class States(Closeable):
         """
         self._node.check_process()
         if target.kind is not None:
-            self._donor_snapshots.kinds = {target.part: target.kind}
+            self._service.kinds = {target.part: target.kind}
         self._has_begun = False
         began = self._node.runtime.now()
         origin = self._restore.start(target, initial_state or initial_state_of(self._config))
@@ -141,7 +140,7 @@ class States(Closeable):
         """
         self._node.check_process()
         if target.kind is not None:
-            self._donor_snapshots.kinds = {**self._donor_snapshots.kinds, target.part: target.kind}
+            self._service.kinds = {**self._service.kinds, target.part: target.kind}
         if self.origin is None or self._has_begun:
             return
         began = self._node.runtime.now()
@@ -163,7 +162,7 @@ class States(Closeable):
         self._end_start()
         self._unfinished = None  # `complete` was not called before the next step, so drop the copy
         is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
-        is_wanted = self._donor_snapshots.is_wanted
+        is_wanted = self._service.is_wanted
         if self._shard_group is not None:
             is_wanted = saves and self._shard_group.wants_state
         if not is_wanted and not is_due:
@@ -189,9 +188,9 @@ class States(Closeable):
             if more is None:
                 return
             state = replace(state, parts={**state.parts, **more})
-        self._donor_snapshots.kinds = {name: part.kind for name, part in state.parts.items()}
+        self._service.kinds = {name: part.kind for name, part in state.parts.items()}
         if unfinished.is_wanted:
-            self._donor_snapshots.replace_copy(state)
+            self._service.replace_copy(state)
             fault_points.reached("state.captured")
         if unfinished.is_due and self._writer is not None:
             self._writer.write(state)
@@ -202,15 +201,15 @@ class States(Closeable):
             "donors": [] if origin is None else sorted(origin.donors),
             "refused": list(self._restore.refused),
             "restored": "" if origin is None else origin.checkpoint,
-            "copies": self._donor_snapshots.copies,
-            "held_bytes": self._donor_snapshots.held_bytes,
+            "copies": self._service.copies,
+            "held_bytes": self._service.held_bytes,
             "served_bytes": self._service.served_bytes,
             "checkpoints": None if self._writer is None else self._writer.report(),
         }
 
     def close(self) -> None:
         """Wait for an unfinished checkpoint, and free the copy for joining nodes."""
-        _close(self._donor_snapshots, self._writer, self._owner)
+        _close(self._service, self._writer, self._owner)
 
     # During training
 
@@ -235,7 +234,7 @@ class States(Closeable):
         try:
             return capture()
         except Exception as error:  # noqa: BLE001 - any optimizer may fail, and training continues
-            self._donor_snapshots.clear()
+            self._service.clear()
             problem = f"{type(error).__name__}: {error}"
             if problem != self._problem:
                 self._problem = problem
@@ -266,9 +265,9 @@ def _writer_of(config: Config, node: str) -> CheckpointWriter | None:
     return CheckpointWriter(Path(checkpoint.dir), node, checkpoint.keep)
 
 
-def _close(donor_snapshots: DonorSnapshots, writer: CheckpointWriter | None, owner: int) -> None:
+def _close(service: StateService, writer: CheckpointWriter | None, owner: int) -> None:
     if os.getpid() != owner:
         return  # a forked child does not have the writing thread
-    donor_snapshots.clear()
+    service.clear()
     if writer is not None:
         writer.close()

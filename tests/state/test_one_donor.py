@@ -8,11 +8,9 @@ from support.processes import PROGRAMS, ended, start
 from support.state_donors import ForkedProcess
 
 from dpwa.data.layout import Layout
-from dpwa.runtime import SYSTEM
 from dpwa.state.safetensors_image import ImageLayout, State, StatePart
-from dpwa.state.service import DonorSnapshots
+from dpwa.state.service import DonorSnapshot
 from dpwa.testing import Fault, FaultPlan
-from dpwa.types import TrainingProgress
 
 FAST, SLOW = 0.002, 0.011
 
@@ -92,9 +90,7 @@ def token(updates=7, numbers=b"numbers", byte=3):
     image = image.repeat(1 << 18)
     image[1 << 20] = byte
     parts = {"model": StatePart(LAYOUT.tensors, LAYOUT, image, numbers)}
-    snapshots = DonorSnapshots(SYSTEM, lambda: TrainingProgress(clock=0.0))
-    snapshots.replace_copy(State(float(updates), updates, parts))
-    return snapshots.current().token
+    return DonorSnapshot(State(float(updates), updates, parts), taken=0.0, asked=0.0).token
 
 
 def test_copies_have_the_same_name_if_and_only_if_they_are_equal():
