@@ -6,7 +6,9 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -60,31 +62,28 @@ class Inbox(Listener):
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
     def __init__(self, runtime: Runtime = SYSTEM) -> None:
-        self._received: list[DonorAnswer] = []
-        self._changed = runtime.condition()
-        self._is_open = False
+        self._runtime = runtime
+        self._received: SimpleQueue[DonorAnswer] | None = None  # `None`: closed
 
     def open(self) -> None:
-        self._is_open = True
+        self._received = self._runtime.queue()
 
     def close(self) -> None:
-        with self._changed:
-            self._is_open = False
-            self._received.clear()
+        self._received = None
 
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
         """Add an answer of a peer to the queue. The TxThread calls this."""
-        with self._changed:
-            if self._is_open and len(self._received) < MAX_WAITING:
-                self._received.append(DonorAnswer(peer, message, payload))
-                self._changed.notify_all()
+        received = self._received
+        if received is not None and received.qsize() < MAX_WAITING:
+            received.put(DonorAnswer(peer, message, payload))
 
     def take_answers(self, timeout_s: float) -> list[DonorAnswer]:
         """Return all answers so far, in order. Wait up to `timeout_s` for the first answer."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._received), timeout_s)
-            taken, self._received = self._received, []
-            return taken
+        received, taken = self._received, list[DonorAnswer]()
+        with suppress(Empty):
+            while received is not None and not (taken and received.empty()):
+                taken.append(received.get(timeout=timeout_s))
+        return taken
 
 
 GRACE_S = 0.3  # for peers that refuse connections, because nodes do not start at the same moment
