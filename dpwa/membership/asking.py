@@ -27,7 +27,9 @@ from dpwa.types import Frame
 from dpwa.wire.members import (
     Here,
     JoinRequest,
+    ProbeAnswer,
     ProbeRequest,
+    Roster,
     TurnedAway,
     Welcome,
     WhoIs,
@@ -50,7 +52,12 @@ Done = Callable[[str], None]  # receives the problem, or "" if there was none
 
 
 class Asking(Listener):
-    """Probes members and requests admission for a node. It runs on the node's TxThread."""
+    """Probes members and requests admission for a node. It runs on the node's TxThread.
+
+    It receives the states of connections, and the answers of members.
+    """
+
+    handles = (Roster, ProbeAnswer)
 
     def __init__(
         self,
@@ -110,6 +117,23 @@ class Asking(Listener):
         return has_ended
 
     # The TxThread
+
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        """Suspect a member whose connection is lost or cannot be made."""
+        if state is LinkState.DOWN:
+            self._member_list.lost(peer)
+
+    def removed(self, peer: str) -> None:
+        """Do nothing for a removed peer, because the member list itself has removed the peer."""
+
+    def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
+        if isinstance(message, ProbeAnswer):
+            self._member_list.others_heard_from(message.target, message.incarnation, peer)
+            return
+        self._member_list.heard_from(message.name, message.incarnation)
+        entry = self._member_list.entry(peer)
+        over_file = entry is not None and not entry.endpoint.startswith("tcp://")
+        self._member_list.receive_entries(self._heard(payload, is_local=over_file))
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
         self._calls.open(zmq_context, poller)
@@ -201,15 +225,13 @@ class Asking(Listener):
             known = {entry.endpoint for entry in peers}
             # A place may have several addresses.
             known.update(address for address, name in self._met.items() if name in names)
-            known.update(place for place in self._told if known.issuperset(self._addresses(place)))
+            addresses = self.outcome.addresses
+            known.update(place for place in self._told if known.issuperset(addresses(place)))
         for seed in self._seeds.pop_due(now, known, is_alone=waits or not peers):
             self._ask_at_seed(seed, known)
         if not waits and self._calls.has_room(TRIAL, MAX_TRIALS):
             for entry in self._member_list.to_retry():
                 self._ask_at(entry.name, entry.endpoint, TRIAL)
-
-    def _addresses(self, place: str) -> tuple[str, ...]:
-        return self.outcome.addresses(place)
 
     def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
         """Request admission at all addresses of an endpoint, after a look-up of its host name."""
@@ -385,7 +407,7 @@ class Asking(Listener):
         if self._member_list.waits:
             return
         for place, problem in self.outcome.problems.items():
-            is_of_place = address in (place, *self._addresses(place))
+            is_of_place = address in (place, *self.outcome.addresses(place))
             is_new = self._problems.get(place) != problem
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem

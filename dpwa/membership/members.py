@@ -16,7 +16,7 @@ from dpwa.membership.context import LookUp, MembershipContext
 from dpwa.membership.joining import Wait
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.remembered import remembered_by
-from dpwa.membership.service import FOUND_OUT_WITHIN_S, RosterListener, RosterService
+from dpwa.membership.service import FOUND_OUT_WITHIN_S, RosterService
 from dpwa.node.node import Node
 from dpwa.node.report import MembershipReport
 from dpwa.policy.members.states import MemberEntry, Times
@@ -76,11 +76,10 @@ class Members(Closeable):
         )
         asking = self._asking = Asking(self._member_list, node.config, context, PeerKeeper(node))
         service = RosterService(self._member_list, node.config.algorithm, context, asking)
-        node.attach(service, RosterListener(self._member_list, context))
+        node.attach(service, asking)
         node.describe("membership", self.report)
         node.are_known, node.have_come = self.are_known, self.have_come
         finalize(node, self.close)
-        node.tx.attach(self._asking)
         try:
             self._await_outcome()
         except BaseException:

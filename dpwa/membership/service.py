@@ -1,4 +1,4 @@
-"""The services and listeners with which a node handles membership messages, on its threads."""
+"""The service with which a node answers membership messages, on its RxThread."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dpwa.membership.asking import ANSWER_WITHIN_S, Asking
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.node.fetching.tx_thread import TxThread
-from dpwa.node.serving.service import Listener, Reply, Service
+from dpwa.node.serving.service import Reply, Service
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport.addresses import is_local
-from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (
@@ -196,38 +195,10 @@ def _is_of(message: JoinRequest, entry: MemberEntry) -> bool:
     return (entry.incarnation, entry.endpoint) == (message.incarnation, message.endpoint)
 
 
-class RosterListener(Listener):
-    """Receives the states of connections, and the answers of members."""
-
-    handles = (Roster, ProbeAnswer)
-
-    def __init__(self, member_list: MemberList, context: MembershipContext) -> None:
-        self._member_list = member_list
-        self._context = context
-
-    def link_changed(self, peer: str, state: LinkState) -> None:
-        """Suspect a member whose connection is lost or cannot be made."""
-        if state is LinkState.DOWN:
-            self._member_list.lost(peer)
-
-    def removed(self, peer: str) -> None:
-        """Do nothing for a removed peer, because the member list itself has removed the peer."""
-
-    def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
-        if isinstance(message, ProbeAnswer):
-            self._member_list.others_heard_from(message.target, message.incarnation, peer)
-            return
-        self._member_list.heard_from(message.name, message.incarnation)
-        entry = self._member_list.entry(peer)
-        over_file = entry is not None and not entry.endpoint.startswith("tcp://")
-        self._member_list.receive_entries(self._context.unpack_news(payload, is_local=over_file))
-
-
 @dataclass(frozen=True)
 class _Doubt:
     entry: MemberEntry
     began: float
-    expires: float
 
 
 class Names:
@@ -259,9 +230,12 @@ class Names:
     def _lives(self, known: MemberEntry) -> bool:
         """Return whether a member sent a message or a refutation since its name was requested."""
         now = self._member_list.now()
-        self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
-        new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
-        doubt = self._doubts.setdefault(known.name, new)
+        self._doubts = {
+            name: each
+            for name, each in self._doubts.items()
+            if now - each.began < FOUND_OUT_WITHIN_S
+        }
+        doubt = self._doubts.setdefault(known.name, _Doubt(known, now))
         if known.stamp > doubt.entry.stamp or self._member_list.heard_at(known.name) > doubt.began:
             return True
         if now - doubt.began >= HEARD_WITHIN_S:
@@ -274,8 +248,7 @@ class _Probe:
     sender: bytes
     request: ProbeRequest
     reply: Reply
-    heard_after: float
-    expires: float
+    began: float
 
 
 class Probes:
@@ -301,16 +274,16 @@ class Probes:
         if now - self._member_list.heard_at(target) <= HEARD_WITHIN_S:
             reply(_answer(request))
         elif self._has_room(sender, target):
-            self._probes.append(_Probe(sender, request, reply, now, now + PROBE_WITHIN_S))
+            self._probes.append(_Probe(sender, request, reply, now))
             self._tx.send_message(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
         """Report answered probes to the nodes that requested them. Return whether probes remain."""
         now, probes, self._probes = self._member_list.now(), self._probes, []
         for probe in probes:
-            if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
+            if self._member_list.heard_at(probe.request.target) >= probe.began:
                 probe.reply(_answer(probe.request))
-            elif now < probe.expires:
+            elif now - probe.began < PROBE_WITHIN_S:
                 self._probes.append(probe)
         return bool(self._probes)
 
