@@ -321,11 +321,8 @@ class CheckpointWriter(Closeable):
         self._path = path
         self._node = node
         self._thread: threading.Thread | None = None
-        self._written = 0
-        self._skipped = 0
-        self._failed = 0
-        self._newest = ""
-        self._problem = ""  # the problem with the last state, or with the folder
+        counts = dict.fromkeys(("written", "skipped", "failed"), 0)
+        self._report: JsonObject = {**counts, "newest": "", "problem": ""}
         self.holds()
 
     @property
@@ -337,12 +334,12 @@ class CheckpointWriter(Closeable):
         if self._end_hold is not None:
             return True
         try:
-            self._end_hold, self._problem = self.folder.hold(), ""
+            self._end_hold, self._report["problem"] = self.folder.hold(), ""
         except FolderInUseError as error:
             problem = f"checkpoint.dir {self._path} is in use by a node of the same name, {error}, "
             problem += "so no checkpoint is read or written until that process ends"
-            if problem != self._problem:
-                self._problem = problem
+            if problem != self._report["problem"]:
+                self._report["problem"] = problem
                 text = "%s: %s. Give each run its own folder [DPWA-W094]"
                 log.warning(text, self._node, problem)
         return self._end_hold is not None
@@ -350,7 +347,7 @@ class CheckpointWriter(Closeable):
     def is_free(self) -> bool:
         """Return whether a checkpoint can be written now. If not, count it as skipped."""
         is_free = self.holds() and not self.is_busy
-        self._skipped += not is_free
+        self._report["skipped"] += not is_free
         return is_free
 
     def write(self, state: State) -> None:
@@ -361,13 +358,8 @@ class CheckpointWriter(Closeable):
         self._thread.start()
 
     def report(self) -> JsonObject:
-        return {
-            "written": self._written,
-            "skipped": self._skipped,
-            "failed": self._failed,
-            "newest": self._newest,
-            "problem": self._problem,
-        }
+        """Return the counts, and `problem`: that with the last state, or with the folder."""
+        return {**self._report}
 
     def close(self) -> None:
         """Wait for an unfinished checkpoint, at most `CLOSE_TIMEOUT_S`."""
@@ -382,11 +374,11 @@ class CheckpointWriter(Closeable):
 
     def _write(self, state: State) -> None:
         try:
-            self._newest, self._problem = self.folder.write(state), ""
-            self._written += 1
+            self._report |= {"newest": self.folder.write(state), "problem": ""}
+            self._report["written"] += 1
         except (OSError, MemoryError) as error:
-            self._problem = f"no checkpoint can be written to {self._path} ({error})"
-            self._failed += 1
-            level = logging.WARNING if self._failed == 1 else logging.DEBUG
+            problem = f"no checkpoint can be written to {self._path} ({error})"
+            self._report |= {"problem": problem, "failed": self._report["failed"] + 1}
+            level = logging.WARNING if self._report["failed"] == 1 else logging.DEBUG
             text = "%s: %s. The training continues without this checkpoint [DPWA-W034]"
-            log.log(level, text, self._node, self._problem)
+            log.log(level, text, self._node, problem)
