@@ -328,15 +328,17 @@ def simulated(run: ObservedRun, link: Link) -> ObservedRun:
     def count() -> None:
         for node in engine.nodes:
             if node.connection is not None:
-                figures = figures_of(node.connection.node.condition())
-                counted[node.name] = dict(zip(NAMES, figures, strict=True))
+                real = node.connection.node
+                figures = dict(zip(NAMES, figures_of(real.condition()), strict=True))
+                figures["sent_bytes"] *= real.runtime.bytes_scale
+                counted[node.name] = figures
 
     engine.network.call_later(seconds * (1.0 - 1e-9), count)
     nodes = []
     for node in engine.simulate().nodes:
         if node.name in counted:
-            # A node counts a step when the step begins. Bytes have headers here.
-            grown = counted[node.name] | {"steps": node.updates, "sent_bytes": node.bytes_sent}
+            # A node counts a step when the step begins.
+            grown = counted[node.name] | {"steps": node.updates}
             nodes.append(ObservedNode(node.name, "", 0.0, seconds, seconds, grown))
     return replace(run, nodes=tuple(nodes))
 
