@@ -9,7 +9,7 @@ from dpwa.config import load_config
 from dpwa.membership.asking import Asking
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.service import RosterListener, RosterService
+from dpwa.membership.service import RosterService
 from dpwa.policy.members.states import MemberEntry
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import VirtualTcp
@@ -75,10 +75,9 @@ class Member:
             None,
             (),
         )
-        self.listener = RosterListener(self.member_list, context)
-        self._asking = Asking(self.member_list, CONFIG, context, self._nobody)
-        self._service = RosterService(self.member_list, CONFIG.algorithm, context, self._asking)
-        self._asking.attached(runtime.zmq_context(), runtime.poller())
+        self.asking = Asking(self.member_list, CONFIG, context, self._nobody)
+        self._service = RosterService(self.member_list, CONFIG.algorithm, context, self.asking)
+        self.asking.attached(runtime.zmq_context(), runtime.poller())
         self._network.add(self.name, self._receive)
         self._network.call_later(rng.uniform(0.0, TICK_S), self._tick)
 
@@ -88,7 +87,7 @@ class Member:
         """Send a message, or report the link of a dead peer as down, as `TxThread` does."""
         if peer in self._cluster.dead:
             down = LinkState.DOWN
-            self._network.call_later(0.0, lambda: self.listener.link_changed(peer, down))
+            self._network.call_later(0.0, lambda: self.asking.link_changed(peer, down))
         else:
             self._send(peer, message, payload, is_answer=False)
 
@@ -113,7 +112,7 @@ class Member:
 
     def _look(self) -> None:
         if self.name not in self._cluster.dead:
-            self._asking.tick(self._network.clock.now())
+            self.asking.tick(self._network.clock.now())
             self._service.tick(self._network.clock.now())
 
     def _send(self, peer: str, message: Message, payload: Frame | None, *, is_answer: bool) -> None:
@@ -126,7 +125,7 @@ class Member:
         is_answer, frames = sent
         message, payload = decode(frames)
         if is_answer:
-            self.listener.receive(sender, message, payload)  # type: ignore[arg-type]
+            self.asking.receive(sender, message, payload)  # type: ignore[arg-type]
             return
 
         def reply(answer: Message, load: Frame | None = None, *, is_lent: bool = False) -> None:  # noqa: ARG001
@@ -181,7 +180,7 @@ class Cluster:
         for member in gone:
             for other in self._connected[member.name]:
                 if other.name not in self.dead:
-                    other.listener.link_changed(member.name, LinkState.DOWN)
+                    other.asking.link_changed(member.name, LinkState.DOWN)
 
     def unaware(self) -> int:
         """Return the number of pairs of a living member and a dead peer in its view."""
